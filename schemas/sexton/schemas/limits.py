@@ -1,0 +1,30 @@
+"""A limit on everything: each with a name, a default and a reason."""
+
+from typing import Final
+
+MAX_COMMAND_BYTES: Final = 900 * 1024
+"""One command on the wire. Below NATS's default payload limit of 1 MiB, with room for headers."""
+
+INLINE_BYTES: Final = 256 * 1024
+"""Content of one command that travels inline; what is over it is sent ahead as a claim check."""
+
+MAX_SPAN_BYTES: Final = 64 * 1024 * 1024
+"""One span. A claim check is put together in memory once, at its commit."""
+
+CHUNK_BYTES: Final = 256 * 1024
+"""One part of a claim upload, a fetch or a snapshot, before base64."""
+
+MAX_CLAIM_CHUNKS: Final = 4096
+"""Chunks of one claim: bounds the number of reads that a commit makes to put it together."""
+
+MAX_SPANS_PER_APPEND: Final = 1000
+"""Spans of one append. A record of that many stays below the payload limit."""
+
+MAX_SOURCES: Final = 512
+"""Children of one summary."""
+
+MAX_LABEL_BYTES: Final = 256
+"""One label's value, in UTF-8."""
+
+SYNC_TAIL_RECORDS: Final = 500
+"""A holder further behind than this gets a snapshot instead of the records it missed."""

@@ -1,0 +1,189 @@
+"""Request and reply on `sexton.rpc.<context>.<verb>`: how holders ask the worker.
+
+A reply may come in several parts, to the same inbox, in order: each has an `index` from zero and the last
+one says so. A reader that misses one asks again. An error is one part of its own.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sexton.schemas.base import Count, Message, Ordinal, Part
+from sexton.schemas.ids import ContentHash, ContextId, Digest, EventId, Level, SpanId
+from sexton.schemas.pointer import Pointer
+from sexton.schemas.span import Claim, SpanEntry, SpanState, Strategy
+
+
+class Verb(StrEnum):
+    """What can be asked; also the last token of the subject."""
+
+    SYNC = "sync"
+    FETCH = "fetch"
+    PUT = "put"
+
+
+class Head(Part):
+    """Where a context's log is."""
+
+    revision: Count
+    epoch: Count
+    chain: str
+    """Chain of the last record; empty before the first one."""
+
+
+class ReplyPart(Message):
+    """What every part of a reply says."""
+
+    context_id: ContextId
+    index: Count = 0
+    last: bool = True
+
+
+class RpcError(ReplyPart):
+    """The request was not met. `code` is the code of an error in `sexton.schemas.errors`."""
+
+    status: Literal["error"] = "error"
+    code: str
+    message: str
+    fields: dict[str, Any] = Field(default_factory=dict)
+
+
+class SyncRequest(Message):
+    """Asks for what happened since a revision, or for all there is."""
+
+    context_id: ContextId
+    revision: Count = 0
+    """The last one that the asker has applied; 0 for none."""
+    chain: str = ""
+    """The chain at that revision."""
+    snapshot: bool = False
+    """Send a snapshot whatever the revision."""
+
+
+class SnapshotSpan(SpanEntry):
+    """One span of a snapshot, at its current version."""
+
+    state: SpanState
+    epoch: Count
+    """The epoch at which it came to be as it is."""
+    covered_by: SpanId | None = None
+    sources: tuple[SpanId, ...] = ()
+
+
+class SnapshotTombstone(SpanEntry):
+    """An old version that is not collected yet."""
+
+    state: SpanState
+    strategy: Strategy | None = None
+    """None: it was pruned."""
+    epoch: Count
+
+
+class SnapshotEvent(Part):
+    """A command that was committed. Only workers' own snapshots hold these."""
+
+    event_id: EventId
+    digest: Digest
+    kind: str
+    revision: Ordinal
+    epoch: Count
+    spans: tuple[tuple[SpanId, Ordinal], ...]
+    strategy: Strategy | None = None
+    size_before_bytes: Count | None = None
+    size_after_bytes: Count | None = None
+
+
+class Snapshot(Message):
+    """A whole context at one revision, or a piece of one.
+
+    Live spans come in the order of the view. Pieces of one snapshot are put together by joining their
+    lists in order.
+    """
+
+    context_id: ContextId
+    head: Head
+    spans: tuple[SnapshotSpan, ...] = ()
+    tombstones: tuple[SnapshotTombstone, ...] = ()
+    open_groups: tuple[str, ...] = ()
+    """Groups whose latest member says that a result is missing."""
+    events: tuple[SnapshotEvent, ...] | None = None
+    """Committed commands; None where they were left out."""
+
+
+class SyncPart(ReplyPart):
+    """A part of the answer to `sync`: the head, and either records or a piece of a snapshot."""
+
+    status: Literal["ok"] = "ok"
+    head: Head
+    records: tuple[dict[str, Any], ...] = ()
+    """Log records as they are in the log, in order; also of kinds that this reader may not know."""
+    snapshot: Snapshot | None = None
+
+
+class FetchRequest(Message):
+    """Asks for the bytes of a pointer."""
+
+    context_id: ContextId
+    pointer: Pointer
+    latest: bool = False
+    """Check against the head of the log, not against what this worker has heard of."""
+    strict: bool = False
+    """Refuse a pointer of another epoch instead of re-stamping it."""
+    accept_superseded: bool = False
+    """Give an old version if it is still kept, and say so."""
+    budget_ms: Annotated[int, Field(ge=1, le=600_000, strict=True)] | None = None
+    """Latency budget for the cold store; None for the worker's own."""
+
+
+class Tier(StrEnum):
+    """Where bytes came from."""
+
+    MEMORY = "memory"
+    HOT = "hot"
+    COLD = "cold"
+
+
+class Answer(Part):
+    """What a pointer resolved to."""
+
+    pointer: Pointer
+    """Re-stamped to `head.epoch`. Of a summary in a leaf's place: a pointer to that summary."""
+    level: Level
+    """Of the bytes that follow."""
+    verbatim: bool
+    """True only for the original bytes of a leaf."""
+    superseded: bool = False
+    """The bytes are of an old version, as asked for."""
+    restamped: bool = False
+    """The pointer was of another epoch and has been re-validated."""
+    tier: Tier
+    span_size_bytes: Count
+    """Of the whole span that the bytes are of."""
+    span_hash: ContentHash
+    """Of the whole span that the bytes are of."""
+
+
+class FetchPart(ReplyPart):
+    """A part of the answer to `fetch`: what it is, in the first one, and a piece of the bytes."""
+
+    status: Literal["ok"] = "ok"
+    answer: Answer | None = None
+    data: bytes = b""
+    """base64url in JSON."""
+
+
+class PutRequest(Message):
+    """Leaves one chunk of a claim check's content with the service."""
+
+    context_id: ContextId
+    claim: Claim
+    index: Count
+    data: bytes
+    """base64url in JSON."""
+
+
+class PutReply(ReplyPart):
+    """The chunk is stored."""
+
+    status: Literal["ok"] = "ok"

@@ -1,0 +1,147 @@
+"""Every subject and stream name, built and parsed in one place.
+
+Nobody else puts a token into a subject. A token is checked first, so none can hold what NATS reads as
+structure.
+"""
+
+from typing import Final, NamedTuple
+
+from sexton.schemas.commands import CommandKind
+from sexton.schemas.errors import InvalidInput
+from sexton.schemas.ids import token
+from sexton.schemas.rpc import Verb
+
+COMMANDS: Final = "sexton.cmd.*.*"
+"""What agents publish to."""
+PARTITIONED: Final = "sexton.part.*.*.*"
+"""What the server makes of it: `sexton.part.<partition>.<context>.<kind>`."""
+LOGS: Final = "sexton.log.*"
+EPOCHS: Final = "sexton.epoch.*"
+SUMMARISE: Final = "sexton.summarise.*"
+FAILURES: Final = "sexton.failure.*"
+DEAD_LETTERS: Final = "sexton.dead.*"
+
+STREAM_COMMANDS: Final = "SEXTON_COMMANDS"
+STREAM_LOG: Final = "SEXTON_LOG"
+STREAM_SUMMARISE: Final = "SEXTON_SUMMARISE"
+STREAM_FAILURES: Final = "SEXTON_FAILURES"
+STREAM_DEAD: Final = "SEXTON_DEAD"
+
+
+def command(context_id: str, kind: CommandKind) -> str:
+    """Where a command of `kind` for a context is published."""
+    return f"sexton.cmd.{_context(context_id)}.{kind.value}"
+
+
+def partition_transform(partitions: int) -> str:
+    """Destination of the command stream's subject transform: the partition is a function of the context."""
+    return f"sexton.part.{{{{partition({partitions},1)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
+
+
+def partition_filter(partition: int) -> str:
+    """What the consumer of one partition filters on."""
+    return f"sexton.part.{partition:d}.*.*"
+
+
+def log(context_id: str) -> str:
+    """The one subject that holds a context's records."""
+    return f"sexton.log.{_context(context_id)}"
+
+
+def epoch(context_id: str) -> str:
+    """Where a context's records are broadcast, as bumps."""
+    return f"sexton.epoch.{_context(context_id)}"
+
+
+def outcome(context_id: str, event_id: str) -> str:
+    """Where the outcome of one command is published."""
+    return f"sexton.outcome.{_context(context_id)}.{token(event_id, 'event_id')}"
+
+
+def rpc(context_id: str, verb: Verb) -> str:
+    """Where a worker is asked."""
+    return f"sexton.rpc.{_context(context_id)}.{verb.value}"
+
+
+def rpc_all(verb: Verb) -> str:
+    """What workers subscribe to for one verb."""
+    return f"sexton.rpc.*.{verb.value}"
+
+
+def summarise(context_id: str) -> str:
+    """Where compactions that still lack a summary wait."""
+    return f"sexton.summarise.{_context(context_id)}"
+
+
+def failure(context_id: str) -> str:
+    """Where hard failures of a context are recorded."""
+    return f"sexton.failure.{_context(context_id)}"
+
+
+def dead_letter(stream: str) -> str:
+    """Where messages of `stream` go that nobody can handle."""
+    return f"sexton.dead.{token(stream, 'stream')}"
+
+
+class CommandSubject(NamedTuple):
+    """A parsed command subject, before or after the server's transform."""
+
+    context_id: str
+    kind: CommandKind
+
+
+def parse_command(subject: str) -> CommandSubject:
+    """Reads `sexton.cmd.<context>.<kind>` or `sexton.part.<n>.<context>.<kind>`.
+
+    Raises:
+        InvalidInput: it is neither, or the kind is unknown.
+    """
+    match subject.split("."):
+        case ["sexton", "cmd", context_id, kind] | ["sexton", "part", _, context_id, kind]:
+            return CommandSubject(_context(context_id), _kind(kind))
+    raise InvalidInput("not a command subject", field="subject")
+
+
+def context_of_command(subject: str) -> str:
+    """The context of a command subject, whatever its kind. Raises `InvalidInput`."""
+    match subject.split("."):
+        case ["sexton", "cmd", context_id, _] | ["sexton", "part", _, context_id, _]:
+            return _context(context_id)
+    raise InvalidInput("not a command subject", field="subject")
+
+
+def context_of(subject: str) -> str:
+    """The context that a log, epoch, rpc, outcome, summarise or failure subject is about.
+
+    Raises:
+        InvalidInput: the subject has no context in third place.
+    """
+    tokens = subject.split(".")
+    if len(tokens) < 3 or tokens[0] != "sexton":  # noqa: PLR2004
+        raise InvalidInput("not a subject of a context", field="subject")
+    return _context(tokens[2])
+
+
+def is_inbox(subject: str) -> bool:
+    """Whether a reply subject named by a sender is an inbox.
+
+    A worker publishes there with its own rights. Anything but an inbox would let a sender borrow them.
+    """
+    root, _, rest = subject.partition(".")
+    return (
+        root.startswith("_INBOX")
+        and bool(rest)
+        and not any(c in subject for c in "*> \t\r\n")
+        and all(subject.split("."))
+    )
+
+
+def _kind(kind: str) -> CommandKind:
+    try:
+        return CommandKind(kind)
+    except ValueError:
+        raise InvalidInput(f"unknown command kind {kind[:40]!a}", field="kind") from None
+
+
+def _context(context_id: str) -> str:
+    return token(context_id, "context_id")
