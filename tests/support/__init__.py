@@ -1,0 +1,1 @@
+"""Helpers of the tests: waiting with a bound, and child processes."""
