@@ -1,0 +1,1 @@
+"""What an operator runs: the worker, its stages, its embedded servers and its command line."""

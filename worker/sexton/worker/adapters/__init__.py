@@ -1,0 +1,1 @@
+"""Adapters: NATS, object stores, Redis and summarisers behind the worker's ports."""

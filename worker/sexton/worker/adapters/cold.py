@@ -1,0 +1,167 @@
+"""The cold store on `obstore`: a local folder, S3, GCS, Azure, or memory for tests."""
+
+import asyncio
+import re
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
+
+from sexton.core import hash as hashing
+from sexton.core.decide import Blob
+from sexton.schemas.errors import InvalidInput, LeafCorrupt, LeafLost, Unavailable
+from sexton.schemas.ids import level_of
+from sexton.schemas.span import Identity
+
+T = TypeVar("T")
+
+_UPPER: Final = re.compile("[A-Z]")
+
+
+def open_store(url: str) -> ObjectStore:
+    """The object store that a URL names. Credentials come from the environment, as for its own tools.
+
+    Raises:
+        InvalidInput: no store of this kind is known, or the URL is malformed.
+    """
+    if url.startswith("memory:"):
+        return MemoryStore()
+    if url.startswith("file://"):
+        return LocalStore(url.removeprefix("file://"), mkdir=True)
+    try:
+        return from_url(url)
+    except (BaseError, ValueError) as e:
+        raise InvalidInput(f"cold_url cannot be opened: {type(e).__name__}", field="cold_url") from e
+
+
+class ObjectColdStore:
+    """`ColdStore` on an object store."""
+
+    def __init__(self, store: ObjectStore, timeout_s: float) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+
+    async def write(self, context_id: str, blob: Blob) -> None:
+        """See `ColdStore.write`."""
+        key = _blob_key(context_id, blob.span_id, blob.version, blob.content_hash)
+        await self._within("cold.write", obstore.put_async(self._store, key, blob.data))
+        back = await self._bytes("cold.read_back", key)
+        if back is None or hashing.content_hash(level_of(blob.span_id), back) != blob.content_hash:
+            raise Unavailable(
+                f"{blob.span_id} version {blob.version} did not read back as written", operation="cold.write"
+            )
+
+    async def read(
+        self, context_id: str, identity: Identity, offset: int = 0, length: int | None = None
+    ) -> bytes:
+        """See `ColdStore.read`."""
+        key = _key(context_id, identity)
+        if length is None or (offset, length) == (0, identity.size_bytes):
+            data = await self._bytes("cold.read", key)
+        else:
+            data = await self._range(key, offset, length)
+        if data is None:
+            raise LeafLost(
+                f"{identity.span_id} version {identity.version} is not in the cold store",
+                span_id=identity.span_id,
+                version=identity.version,
+            )
+        wanted = identity.size_bytes - offset if length is None else length
+        if len(data) < wanted:
+            raise LeafCorrupt(
+                f"{identity.span_id} version {identity.version}: the cold store holds fewer than the "
+                f"{identity.size_bytes} bytes that were committed",
+                span_id=identity.span_id,
+                version=identity.version,
+            )
+        return data
+
+    async def size_bytes(self, context_id: str, identity: Identity) -> int | None:
+        """See `ColdStore.size_bytes`."""
+        try:
+            meta = await self._within(
+                "cold.head", obstore.head_async(self._store, _key(context_id, identity))
+            )
+        except _MissingError:
+            return None
+        return meta["size"]
+
+    async def write_chunk(self, context_id: str, digest: str, index: int, data: bytes) -> None:
+        """See `ColdStore.write_chunk`."""
+        await self._within(
+            "cold.write_chunk", obstore.put_async(self._store, _chunk_key(context_id, digest, index), data)
+        )
+
+    async def read_chunk(self, context_id: str, digest: str, index: int) -> bytes | None:
+        """See `ColdStore.read_chunk`."""
+        return await self._bytes("cold.read_chunk", _chunk_key(context_id, digest, index))
+
+    async def delete_chunks(self, context_id: str, digest: str, chunks: int) -> None:
+        """See `ColdStore.delete_chunks`."""
+        keys = [_chunk_key(context_id, digest, index) for index in range(chunks)]
+        try:
+            await self._within("cold.delete_chunks", obstore.delete_async(self._store, keys))
+        except _MissingError:
+            return
+
+    async def _bytes(self, what: str, key: str) -> bytes | None:
+        async def get() -> bytes:
+            result = await obstore.get_async(self._store, key)
+            return bytes(await result.bytes_async())
+
+        try:
+            return await self._within(what, get())
+        except _MissingError:
+            return None
+
+    async def _range(self, key: str, offset: int, length: int) -> bytes | None:
+        try:
+            data = await self._within(
+                "cold.read_range", obstore.get_range_async(self._store, key, start=offset, length=length)
+            )
+        except _MissingError:
+            return None
+        except Unavailable:
+            # A range past the end of a damaged object is refused in the words of each store's own API:
+            # the object's size tells damage from an outage.
+            meta = await self._within("cold.head", obstore.head_async(self._store, key))
+            if meta["size"] < offset + length:
+                return b""
+            raise
+        return bytes(data)
+
+    async def _within(self, what: str, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await call
+        except (NotFoundError, FileNotFoundError):
+            raise _MissingError from None
+        except TimeoutError:
+            raise Unavailable(f"{what}: no answer within {self._timeout_s} s", operation=what) from None
+        except (BaseError, OSError) as e:
+            raise Unavailable(f"{what}: {type(e).__name__}", operation=what) from e
+
+
+class _MissingError(Exception):
+    """The store answered that there is no such object."""
+
+
+def _key(context_id: str, identity: Identity) -> str:
+    return _blob_key(context_id, identity.span_id, identity.version, identity.content_hash)
+
+
+def _blob_key(context_id: str, span_id: str, version: int, content_hash: str) -> str:
+    """One key per version. The hash is in it, so a racer that lost cannot overwrite the winner's bytes."""
+    level, name = span_id.split(":")
+    return f"blobs/{_folded(context_id)}/{level}/{_folded(name)}/{version}-{content_hash.replace(':', '-')}"
+
+
+def _chunk_key(context_id: str, digest: str, index: int) -> str:
+    return f"claims/{_folded(context_id)}/{digest.replace(':', '-')}/{index}"
+
+
+def _folded(token: str) -> str:
+    """`Plan` and `plan` are two names; a file system that ignores case must not make them one file."""
+    return _UPPER.sub(lambda m: "=" + m[0].lower(), token)

@@ -1,0 +1,85 @@
+"""Hot bytes and snapshots on Redis or Valkey. All of it may be lost at any moment."""
+
+import zlib
+from collections.abc import Awaitable, Sequence
+from datetime import timedelta
+from typing import Final, TypeVar, cast
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from sexton.core.decide import Blob
+from sexton.schemas.span import Identity
+
+T = TypeVar("T")
+
+log: Final = structlog.get_logger("sexton.hot")
+
+_COMPRESSION: Final = 1
+
+
+class RedisHotStore:
+    """`HotStore` on Redis. A fault is logged once per outage and otherwise reads as a miss."""
+
+    def __init__(self, client: Redis, ttl: timedelta, max_bytes: int) -> None:
+        self._redis = client
+        self._ttl = ttl
+        self._max_bytes = max_bytes
+        self._down = False
+
+    async def put(self, context_id: str, blobs: Sequence[Blob]) -> None:
+        """See `HotStore.put`. One round trip for all."""
+        small = [blob for blob in blobs if len(blob.data) <= self._max_bytes]
+        if not small:
+            return
+        pipe = self._redis.pipeline(transaction=False)
+        for blob in small:
+            pipe.set(_blob_key(context_id, blob.span_id, blob.version), blob.data, ex=self._ttl)
+        await self._tried(pipe.execute(), None)
+
+    async def get(self, context_id: str, identity: Identity) -> bytes | None:
+        """See `HotStore.get`."""
+        if identity.size_bytes > self._max_bytes:
+            return None
+        key = _blob_key(context_id, identity.span_id, identity.version)
+        return await self._tried(cast("Awaitable[bytes | None]", self._redis.get(key)), None)
+
+    async def put_snapshot(self, context_id: str, data: bytes) -> None:
+        """See `HotStore.put_snapshot`."""
+        packed = zlib.compress(data, _COMPRESSION)
+        await self._tried(cast("Awaitable[object]", self._redis.set(_snapshot_key(context_id), packed)), None)
+
+    async def get_snapshot(self, context_id: str) -> bytes | None:
+        """See `HotStore.get_snapshot`."""
+        packed = await self._tried(
+            cast("Awaitable[bytes | None]", self._redis.get(_snapshot_key(context_id))), None
+        )
+        if packed is None:
+            return None
+        try:
+            return zlib.decompress(packed)
+        except zlib.error:
+            log.warning("hot.snapshot_damaged", context_id=context_id)
+            return None
+
+    async def _tried(self, call: Awaitable[T], otherwise: T) -> T:
+        try:
+            result = await call
+        except (RedisError, OSError, TimeoutError) as e:
+            if not self._down:
+                log.warning("hot.unavailable", error=type(e).__name__)
+            self._down = True
+            return otherwise
+        if self._down:
+            log.info("hot.available")
+        self._down = False
+        return result
+
+
+def _blob_key(context_id: str, span_id: str, version: int) -> str:
+    return f"sexton:{{{context_id}}}:bytes:{span_id}:{version}"
+
+
+def _snapshot_key(context_id: str) -> str:
+    return f"sexton:{{{context_id}}}:snapshot"

@@ -1,0 +1,130 @@
+"""The log on JetStream."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from sexton.schemas import subjects
+from sexton.schemas.errors import Unavailable
+from sexton.worker.ports import Entry, LostRaceError
+
+_EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
+_SEQUENCE: Final = "Nats-Sequence"
+_WRONG_SEQUENCE: Final = frozenset({10071, 10164})
+"""One server says 10071 to a stale sequence; a replicated stream may say 10164 while a racer is in flight.
+Both are also what a retry of a publish that did arrive gets, so neither says that it did not."""
+
+_BATCH: Final = 256
+_STATUS: Final = "Status"
+_END_OF_BATCH: Final = "204"
+_NO_MESSAGE: Final = "404"
+
+
+class NatsLog:
+    """`Log` on the stream `SEXTON_LOG`.
+
+    The client must have been made with `pending_size=0`: a publish that waits in a buffer while the
+    connection is away would arrive long after its caller gave up.
+    """
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._js = client.jetstream(timeout=timeout_s)
+
+    async def head(self, context_id: str) -> Entry | None:
+        """See `Log.head`. A leader read: a direct get may be answered by a follower that lags."""
+        try:
+            found = await self._js.get_msg(subjects.STREAM_LOG, subject=subjects.log(context_id))
+        except nats.js.errors.NotFoundError as e:
+            if e.err_code == _STREAM_NOT_FOUND:
+                raise Unavailable("the log stream does not exist", stream=subjects.STREAM_LOG) from None
+            return None
+        except _OUTAGES as e:
+            raise _unavailable("log.head", e) from None
+        return Entry(found.seq or 0, found.data or b"")
+
+    async def read(self, context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
+        """See `Log.read`. Batches of direct gets: `upto` comes from the leader, so a lag is noticed."""
+        at = after
+        stalls = 0
+        while at < upto:
+            batch = await self._batch(context_id, at)
+            for entry in batch:
+                if entry.sequence > upto:
+                    return
+                yield entry
+                at = entry.sequence
+            stalls = 0 if batch else stalls + 1
+            if stalls >= _MAX_STALLS:
+                raise Unavailable(f"the log of {context_id} ends at {at}, its leader says {upto}")
+            if stalls:
+                # A follower that lags catches up within its own heartbeat.
+                await asyncio.sleep(_STALL_S * stalls)
+
+    async def append(self, context_id: str, data: bytes, expected: int) -> int:
+        """See `Log.append`."""
+        if not self._client.is_connected:
+            raise Unavailable("not connected to NATS")
+        try:
+            ack = await self._js.publish(
+                subjects.log(context_id), data, headers={_EXPECTED_SEQUENCE: str(expected)}
+            )
+        except nats.errors.OutboundBufferLimitError as e:
+            raise _unavailable("log.append", e) from None
+        except nats.js.errors.APIError as e:
+            if e.err_code in _WRONG_SEQUENCE or e.err_code is None:
+                raise LostRaceError(context_id) from None
+            raise _unavailable("log.append", e) from None
+        except nats.errors.MaxPayloadError as e:
+            raise _unavailable("log.append", e) from None
+        except _OUTAGES:
+            # It may be stored, on its way, or lost: only the head of the log can say.
+            raise LostRaceError(context_id) from None
+        return ack.seq
+
+    async def _batch(self, context_id: str, after: int) -> list[Entry]:
+        request = {"seq": after + 1, "next_by_subj": subjects.log(context_id), "batch": _BATCH}
+        inbox = self._client.new_inbox()
+        entries: list[Entry] = []
+        try:
+            subscription = await self._client.subscribe(inbox)
+            try:
+                await self._client.publish(
+                    f"$JS.API.DIRECT.GET.{subjects.STREAM_LOG}", json.dumps(request).encode(), reply=inbox
+                )
+                while (entry := _entry(await subscription.next_msg(self._timeout_s))) is not None:
+                    entries.append(entry)
+            finally:
+                with suppress(nats.errors.Error):
+                    await subscription.unsubscribe()
+        except _OUTAGES as e:
+            raise _unavailable("log.read", e) from None
+        return entries
+
+
+_STREAM_NOT_FOUND: Final = 10059
+_MAX_STALLS: Final = 5
+_STALL_S: Final = 0.05
+_OUTAGES: Final = (nats.errors.Error, asyncio.TimeoutError, OSError)
+
+
+def _entry(message: Msg) -> Entry | None:
+    headers = message.headers or {}
+    status = headers.get(_STATUS)
+    if status in (_END_OF_BATCH, _NO_MESSAGE):
+        return None
+    if status is not None:
+        raise Unavailable(f"direct get answered {status} {headers.get('Description', '')}".strip())
+    return Entry(int(headers[_SEQUENCE]), message.data)
+
+
+def _unavailable(what: str, error: Exception) -> Unavailable:
+    return Unavailable(f"{what}: {type(error).__name__}: {error}", operation=what)

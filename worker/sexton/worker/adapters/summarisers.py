@@ -1,0 +1,86 @@
+"""Summarisers: one that needs no model, and one that runs any program."""
+
+import asyncio
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from sexton.schemas.errors import InvalidInput
+from sexton.schemas.ids import Level
+from sexton.worker.ports import Summariser
+
+_SEPARATOR: Final = "\n\n"
+
+
+class SummariserFailedError(Exception):
+    """The program ended with an error or wrote no UTF-8."""
+
+
+def make_summariser(spec: str) -> Summariser:
+    """The summariser that a setting names. Raises `InvalidInput` if there is none such."""
+    if spec == "extractive":
+        return ExtractiveSummariser()
+    kind, _, command = spec.partition(":")
+    if kind == "command" and command.strip():
+        return CommandSummariser(shlex.split(command))
+    raise InvalidInput("summariser is 'extractive' or 'command:PROGRAM ARGS'", field="summariser")
+
+
+class ExtractiveSummariser:
+    """Quotes the beginning of every source, within a share of their size. Needs no model.
+
+    A stand-in for trying and for tests, and a fallback that never invents anything.
+    """
+
+    def __init__(self, ratio: float = 0.2) -> None:
+        self._ratio = ratio
+
+    async def __call__(self, sources: Sequence[str], level: Level, size_bytes: int) -> str:  # noqa: ARG002
+        """See `Summariser`."""
+        room = max(1, int(size_bytes * self._ratio) // len(sources) - len(_SEPARATOR))
+        lines = [_beginning(source, room) for source in sources]
+        text = _SEPARATOR.join(line for line in lines if line)
+        return text or f"[{len(sources)} spans]"
+
+
+class CommandSummariser:
+    """Runs a program per summary: the sources on its standard input, the summary on its standard output.
+
+    The program learns level and size from `SEXTON_LEVEL` and `SEXTON_SIZE_BYTES`. It is killed if the
+    call is cancelled.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = list(argv)
+
+    async def __call__(self, sources: Sequence[str], level: Level, size_bytes: int) -> str:
+        """See `Summariser`. Raises `SummariserFailedError`, or `OSError` if the program cannot start."""
+        process = await asyncio.create_subprocess_exec(
+            *self._argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "SEXTON_LEVEL": level.name, "SEXTON_SIZE_BYTES": str(size_bytes)},
+        )
+        try:
+            out, _ = await process.communicate(_SEPARATOR.join(sources).encode())
+        except BaseException:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.shield(process.wait())
+            raise
+        if process.returncode != 0:
+            raise SummariserFailedError(f"the summariser ended with status {process.returncode}")
+        try:
+            return out.decode()
+        except UnicodeDecodeError as e:
+            raise SummariserFailedError("the summariser wrote no UTF-8") from e
+
+
+def _beginning(source: str, room: int) -> str:
+    """The first words of a source within `room` bytes, whitespace folded."""
+    words = " ".join(source[: room * 2].split())
+    cut = words.encode()[:room].decode(errors="ignore")
+    return cut.rsplit(" ", 1)[0] if len(cut) < len(words) and " " in cut else cut

@@ -1,0 +1,123 @@
+"""From a delivered command to its outcome: the one place where the wire meets the commit."""
+
+from typing import Final
+
+import structlog
+
+from sexton.core.hash import body_digest
+from sexton.schemas import subjects
+from sexton.schemas.codec import AnyCommand, decode_command, event_id_of
+from sexton.schemas.commands import Compact
+from sexton.schemas.errors import (
+    InvalidInput,
+    MalformedMessage,
+    PayloadTooLarge,
+    SextonError,
+    UnsupportedSchema,
+)
+from sexton.schemas.ids import token
+from sexton.schemas.outcome import Rejected, RejectionCode
+from sexton.worker.commit import Committer, Deferred
+from sexton.worker.outbox import Outbox
+from sexton.worker.summarise import Summarised, SummariseStage
+
+log: Final = structlog.get_logger("sexton.commands")
+
+
+class CommandHandler:
+    """Handles commands, and compactions that wait for a summary."""
+
+    def __init__(
+        self, committer: Committer, stage: SummariseStage, outbox: Outbox, *, max_command_bytes: int
+    ) -> None:
+        self._committer = committer
+        self._stage = stage
+        self._outbox = outbox
+        self._max_command_bytes = max_command_bytes
+
+    async def on_command(self, subject: str, data: bytes, reply: str | None, deliveries: int) -> None:
+        """Carries out a command and publishes its outcome.
+
+        Raises:
+            MalformedMessage: it is no command, and does not say whose it is.
+            TransientError: it was not carried out, and can be tried again.
+        """
+        command = await self._read(subject, data, reply)
+        if command is None:
+            return
+        structlog.contextvars.bind_contextvars(context_id=command.context_id, event_id=command.event_id)
+        digest = body_digest(data)
+        done = await self._committer.carry_out(command, digest, redelivered=deliveries > 1)
+        if isinstance(done, Deferred):
+            await self._outbox.defer(command.context_id, command.event_id, data, reply)
+            log.info("commands.deferred", sources=len(done.need.sources))
+            return
+        if isinstance(done.outcome, Rejected):
+            log.info("commands.rejected", code=done.outcome.code.value)
+        await self._outbox.publish(done.outcome, reply)
+
+    async def on_deferred(self, data: bytes, reply: str | None, deliveries: int) -> None:
+        """Makes the summary of a deferred compaction, and sends it on. Raises as `on_command`."""
+        command = decode_command(data)
+        if not isinstance(command, Compact):
+            raise MalformedMessage("only compactions are deferred")
+        structlog.contextvars.bind_contextvars(context_id=command.context_id, event_id=command.event_id)
+        result = await self._stage.run(command, body_digest(data), attempt=deliveries)
+        if isinstance(result, Summarised):
+            await self._outbox.send(result.command, reply)
+        else:
+            await self._outbox.publish(result, reply)
+
+    async def _read(self, subject: str, data: bytes, reply: str | None) -> AnyCommand | None:
+        """The command; None if it was refused and its sender has been told.
+
+        A broken command is answered if it says whose it is. Otherwise nobody would read the answer, and
+        it is a dead letter.
+        """
+        try:
+            return self._understood(subject, data)
+        except (InvalidInput, MalformedMessage, UnsupportedSchema) as e:
+            outcome = _refusal(subject, data, e)
+            if outcome is None:
+                raise _dead(e) from e
+            log.info("commands.refused", code=outcome.code.value, reason=e.message)
+            await self._outbox.publish(outcome, reply)
+            return None
+
+    def _understood(self, subject: str, data: bytes) -> AnyCommand:
+        where = subjects.parse_command(subject)
+        if len(data) > self._max_command_bytes:
+            raise PayloadTooLarge(
+                f"{len(data)} bytes; a command has at most {self._max_command_bytes}",
+                limit=self._max_command_bytes,
+                actual=len(data),
+            )
+        command = decode_command(data)
+        if (command.context_id, command.kind) != where:
+            raise InvalidInput(
+                f"a {command.kind.value} for {command.context_id} was published as a "
+                f"{where.kind.value} for {where.context_id}"
+            )
+        return command
+
+
+def _refusal(subject: str, data: bytes, error: SextonError) -> Rejected | None:
+    """A rejection addressed to the sender of a broken command, if it says who that is."""
+    try:
+        context_id = subjects.context_of_command(subject)
+        event_id = token(event_id_of(data) or "", "event_id")
+    except InvalidInput:
+        return None
+    code = _CODES.get(error.code, RejectionCode.INVALID)
+    return Rejected(context_id=context_id, event_id=event_id, code=code, message=error.message)
+
+
+def _dead(error: SextonError) -> MalformedMessage:
+    return error if isinstance(error, MalformedMessage) else MalformedMessage(error.message)
+
+
+_CODES: Final = {
+    MalformedMessage.code: RejectionCode.MALFORMED,
+    PayloadTooLarge.code: RejectionCode.TOO_LARGE,
+    UnsupportedSchema.code: RejectionCode.UNSUPPORTED_SCHEMA,
+}

@@ -1,0 +1,195 @@
+"""Carries out one command: decide, store, compare-and-swap, project, confirm.
+
+The order is what makes a crash harmless: bytes are in the cold store, and read back, before a record names
+them; the record is the commit, and its broadcast; all that follows is idempotent and is done again when
+the command is delivered again. `docs/protocol.md` has the table of crash points.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sexton.core import hash as hashing
+from sexton.core.decide import (
+    Blob,
+    Commit,
+    NeedsSummary,
+    Settled,
+    committed,
+    decide,
+    rejection,
+    repeated,
+)
+from sexton.core.tree import ContextTree
+from sexton.schemas.codec import AnyCommand, AnyOutcome
+from sexton.schemas.errors import Unavailable
+from sexton.schemas.ids import level_of
+from sexton.schemas.outcome import Committed, RejectionCode
+from sexton.schemas.span import Identity
+from sexton.worker.contexts import Contexts, Known
+from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError
+from sexton.worker.texts import ClaimMissing, drop_claims, load_texts
+
+log: Final = structlog.get_logger("sexton.commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The command has an outcome."""
+
+    outcome: AnyOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The command is a compaction in good order that needs a summary first."""
+
+    need: NeedsSummary
+
+
+class Committer:
+    """Carries out commands against the ports."""
+
+    def __init__(
+        self, log_store: Log, cold: ColdStore, hot: HotStore, contexts: Contexts, *, attempts: int
+    ) -> None:
+        self._log = log_store
+        self._cold = cold
+        self._hot = hot
+        self._contexts = contexts
+        self._attempts = attempts
+
+    async def carry_out(
+        self, command: AnyCommand, digest: str, *, redelivered: bool = False
+    ) -> Done | Deferred:
+        """Brings a command to its outcome. Safe to call again, at any time, from anywhere.
+
+        Args:
+            command: what was asked for.
+            digest: `body_digest` of its bytes.
+            redelivered: another delivery of it may have come half-way.
+
+        Raises:
+            Unavailable: a store or the log did not answer, or too many races were lost; try again later.
+        """
+        known = await self._contexts.get(command.context_id)
+        before = repeated(known.tree, command, digest)
+        if before is not None:
+            if redelivered and isinstance(before, Committed):
+                await self._confirm(known.tree, command, before)
+            return Done(before)
+        try:
+            contents = await load_texts(self._cold, command)
+        except ClaimMissing as e:
+            return await self._claim_missing(known, command, digest, e)
+
+        for attempt in range(self._attempts):
+            decision = decide(known.tree, command, digest, contents)
+            match decision:
+                case Settled(outcome):
+                    # A tree that lags may refuse what the head would take, or know of no repeat.
+                    if attempt == 0 and not isinstance(outcome, Committed):
+                        fresh = await self._contexts.refresh(command.context_id)
+                        if fresh.sequence != known.sequence:
+                            known = fresh
+                            continue
+                    return Done(outcome)
+                case NeedsSummary():
+                    return Deferred(decision)
+                case Commit():
+                    done = await self._commit(known, command, decision)
+                    if done is not None:
+                        return done
+            known = await self._contexts.refresh(command.context_id)
+        raise Unavailable(f"lost {self._attempts} races for a commit", context_id=command.context_id)
+
+    async def _commit(self, known: Known, command: AnyCommand, decision: Commit) -> Done | None:
+        """One try. None if the race was lost, or may have been."""
+        await self._store(command.context_id, decision.blobs)
+        record = decision.record
+        data = record.wire()
+        try:
+            sequence = await self._log.append(command.context_id, data, known.sequence)
+        except LostRaceError:
+            log.info("commit.lost_race", revision=record.revision)
+            return None
+        known = self._contexts.committed(known, record, data, sequence)
+        await self._hot.put(command.context_id, decision.blobs)
+        await self._drop_claims(command)
+        log.info("commit.done", kind=record.kind.value, revision=record.revision, epoch=record.epoch)
+        events = known.tree.events
+        assert events is not None  # noqa: S101 - a worker's trees have events
+        return Done(committed(command.context_id, command.event_id, events[command.event_id]))
+
+    async def _store(self, context_id: str, blobs: Sequence[Blob]) -> None:
+        for start in range(0, len(blobs), _PARALLEL_WRITES):
+            batch = blobs[start : start + _PARALLEL_WRITES]
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for blob in batch:
+                        tasks.create_task(self._cold.write(context_id, blob))
+            except* Unavailable as group:
+                raise Unavailable(f"{len(group.exceptions)} writes failed", context_id=context_id) from group
+
+    async def _confirm(self, tree: ContextTree, command: AnyCommand, outcome: Committed) -> None:
+        """Makes sure that a committed command's bytes are there, and puts them again if they are not.
+
+        A worker that was paused long enough can commit a name whose bytes were swept as an orphan's in
+        the meantime. The command still has the bytes.
+        """
+        missing = [
+            identity
+            for span in outcome.spans
+            if (identity := _identity(tree, span.span_id, span.version)) is not None
+            and await self._cold.size_bytes(command.context_id, identity) != identity.size_bytes
+        ]
+        if not missing:
+            return
+        try:
+            contents = await load_texts(self._cold, command)
+        except ClaimMissing:
+            log.warning("commit.bytes_missing", revision=outcome.revision, blobs=len(missing))
+            return
+        by_hash = {(len(data), _hash(missing[0], data)): data for data in contents}
+        blobs = [
+            Blob(i.span_id, i.version, i.content_hash, by_hash[i.size_bytes, i.content_hash])
+            for i in missing
+            if (i.size_bytes, i.content_hash) in by_hash
+        ]
+        log.warning("commit.bytes_put_again", revision=outcome.revision, blobs=len(blobs))
+        await self._store(command.context_id, blobs)
+
+    async def _claim_missing(
+        self, known: Known, command: AnyCommand, digest: str, error: ClaimMissing
+    ) -> Done:
+        """Claims are dropped by the commit: one that is missing may belong to a commit unknown here."""
+        known = await self._contexts.refresh(command.context_id)
+        before = repeated(known.tree, command, digest)
+        if before is not None:
+            return Done(before)
+        return Done(rejection(known.tree, command, RejectionCode.CLAIM_MISSING, error.message))
+
+    async def _drop_claims(self, command: AnyCommand) -> None:
+        try:
+            await drop_claims(self._cold, command)
+        except Unavailable as e:
+            # Left for the sweep of orphans; the commit stands.
+            log.warning("commit.claims_left", reason=e.message)
+
+
+_PARALLEL_WRITES: Final = 16
+
+
+def _identity(tree: ContextTree, span_id: str, version: int) -> Identity | None:
+    node = tree.nodes.get(span_id)
+    if node is not None and node.version == version:
+        return node.identity
+    stone = tree.tombstones.get((span_id, version))
+    return stone.identity if stone is not None else None
+
+
+def _hash(identity: Identity, data: bytes) -> str:
+    return hashing.content_hash(level_of(identity.span_id), data)

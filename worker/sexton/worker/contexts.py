@@ -1,0 +1,245 @@
+"""Trees in memory: loaded from snapshot and log tail, kept fresh by the broadcast, bounded.
+
+A tree here may lag behind the log; it is never ahead of it and never wrong about what it has applied. A
+commit does not need it to be fresh, since the compare-and-swap notices; whoever needs the head asks for
+`refresh`. All of this may be dropped at any moment.
+"""
+
+import asyncio
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+from pydantic_core import from_json
+
+from sexton.core.apply import apply
+from sexton.core.snapshot import dump, restore
+from sexton.core.tree import ContextTree
+from sexton.schemas.codec import AnyRecord, decode, decode_record
+from sexton.schemas.errors import LineageError, MalformedMessage, RevisionGap, UnsupportedSchema
+from sexton.schemas.rpc import Snapshot
+from sexton.worker.ports import Entry, HotStore, Log
+
+log: Final = structlog.get_logger("sexton.contexts")
+
+_TAIL_RECORDS: Final = 256
+_TAIL_BYTES: Final = 256 * 1024
+_SEQUENCE: Final = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tree, and the stream sequence of the last record that it has applied; 0 for none."""
+
+    tree: ContextTree
+    sequence: int = 0
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The latest records as they are in the log, for holders that lag a little."""
+
+    entries: deque[tuple[int, bytes]] = field(default_factory=deque)
+    size_bytes: int = 0
+
+    def add(self, revision: int, data: bytes) -> None:
+        self.entries.append((revision, data))
+        self.size_bytes += len(data)
+        while len(self.entries) > _TAIL_RECORDS or self.size_bytes > _TAIL_BYTES:
+            self.size_bytes -= len(self.entries.popleft()[1])
+
+
+@dataclass(slots=True)
+class _Cached:
+    known: Known
+    tail: _Tail
+    snapshot_revision: int
+
+
+class Contexts:
+    """The worker's view of all contexts."""
+
+    def __init__(
+        self,
+        log_store: Log,
+        hot: HotStore,
+        *,
+        max_contexts: int,
+        max_spans: int,
+        snapshot_every: int,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._log = log_store
+        self._hot = hot
+        self._max_contexts = max_contexts
+        self._max_spans = max_spans
+        self._snapshot_every = snapshot_every
+        self._spawn = spawn
+        self._cached: OrderedDict[str, _Cached] = OrderedDict()
+        self._spans = 0
+        self._loading: dict[str, asyncio.Lock] = {}
+        self._snapshotting: set[str] = set()
+
+    async def get(self, context_id: str) -> Known:
+        """The context as this process knows it; read from the log if it does not. Raises `Unavailable`."""
+        cached = self._cached.get(context_id)
+        if cached is not None:
+            self._cached.move_to_end(context_id)
+            return cached.known
+        return await self.refresh(context_id)
+
+    async def refresh(self, context_id: str) -> Known:
+        """The context at the head of the log, as the leader says. One round trip if nothing is missing.
+
+        Raises:
+            Unavailable: the log did not answer.
+            UnsupportedSchema: the log holds records that a newer worker wrote.
+            LineageError: the log contradicts itself.
+        """
+        lock = self._loading.setdefault(context_id, asyncio.Lock())
+        try:
+            async with lock:
+                head = await self._log.head(context_id)
+                return await self._caught_up(context_id, head)
+        finally:
+            if not lock.locked():
+                self._loading.pop(context_id, None)
+
+    def committed(self, before: Known, record: AnyRecord, data: bytes, sequence: int) -> Known:
+        """Takes in a record that this process has committed on `before`."""
+        known = Known(apply(before.tree, record), sequence)
+        self._keep(known, [(record.revision, data)])
+        return known
+
+    def on_broadcast(self, context_id: str, sequence: int, previous: int, data: bytes) -> None:
+        """Takes in a broadcast record if it is the next one of a tree in memory; else leaves it alone.
+
+        Anything that does not fit is not an error here: the tree is dropped, and the next use reads the
+        log.
+        """
+        cached = self._cached.get(context_id)
+        if cached is None or sequence <= cached.known.sequence or previous != cached.known.sequence:
+            return
+        try:
+            record = decode_record(data)
+            tree = apply(cached.known.tree, record)
+        except (MalformedMessage, UnsupportedSchema, RevisionGap, LineageError) as e:
+            log.warning("contexts.dropped", context_id=context_id, reason=e.code)
+            self._drop(context_id)
+            return
+        self._keep(Known(tree, sequence), [(record.revision, data)])
+
+    def forget_all(self) -> None:
+        """Drops all trees: after a reconnect, the log there may be another one."""
+        self._cached.clear()
+        self._spans = 0
+
+    def tail(self, context_id: str, after_revision: int) -> list[tuple[dict[str, Any], int]] | None:
+        """The records after a revision, as in the log, with their sizes; None if not all are at hand."""
+        cached = self._cached.get(context_id)
+        if cached is None:
+            return None
+        wanted = [data for revision, data in cached.tail.entries if revision > after_revision]
+        if len(wanted) != cached.known.tree.revision - after_revision:
+            return None
+        return [(from_json(data), len(data)) for data in wanted]
+
+    async def _caught_up(self, context_id: str, head: Entry | None) -> Known:
+        if head is None:
+            if self._drop(context_id):
+                log.warning("contexts.log_vanished", context_id=context_id)
+            return Known(ContextTree.empty(context_id))
+        cached = self._cached.get(context_id)
+        base = cached.known if cached is not None else await self._snapshot(context_id)
+        if base is not None and base.sequence <= head.sequence:
+            try:
+                return await self._followed(base, head)
+            except (LineageError, RevisionGap) as e:
+                log.warning("contexts.other_lineage", context_id=context_id, reason=str(e))
+        self._drop(context_id)
+        return await self._followed(Known(ContextTree.empty(context_id)), head)
+
+    async def _followed(self, base: Known, head: Entry) -> Known:
+        """`base` brought to `head`. Raises `LineageError` if the log does not continue `base`."""
+        tree, sequence, fresh = base.tree, base.sequence, list[tuple[int, bytes]]()
+        if sequence < head.sequence:
+            async for entry in self._log.read(tree.context_id, sequence, head.sequence):
+                record = decode_record(entry.data)
+                tree = apply(tree, record)
+                sequence = entry.sequence
+                fresh.append((record.revision, entry.data))
+        elif decode_record(head.data).chain != tree.chain:
+            raise LineageError(f"the log of {tree.context_id} was recreated")
+        known = Known(tree, sequence)
+        self._keep(known, fresh)
+        return known
+
+    def _keep(self, known: Known, fresh: list[tuple[int, bytes]]) -> None:
+        """Keeps the newer of what is in memory and `known`."""
+        context_id = known.tree.context_id
+        cached = self._cached.get(context_id)
+        if cached is None:
+            cached = _Cached(known, _Tail(), known.tree.revision - len(fresh))
+            self._cached[context_id] = cached
+            self._spans += len(known.tree.nodes)
+        elif known.sequence > cached.known.sequence:
+            self._spans += len(known.tree.nodes) - len(cached.known.tree.nodes)
+            cached.known = known
+        else:
+            return
+        for revision, data in fresh:
+            cached.tail.add(revision, data)
+        self._cached.move_to_end(context_id)
+        while len(self._cached) > 1 and (
+            len(self._cached) > self._max_contexts or self._spans > self._max_spans
+        ):
+            self._drop(next(iter(self._cached)))
+        if known.tree.revision - cached.snapshot_revision >= self._snapshot_every:
+            self._start_snapshot(context_id, cached)
+
+    def _drop(self, context_id: str) -> bool:
+        cached = self._cached.pop(context_id, None)
+        if cached is not None:
+            self._spans -= len(cached.known.tree.nodes)
+        return cached is not None
+
+    def _start_snapshot(self, context_id: str, cached: _Cached) -> None:
+        """Beside the commit, never on its path: it costs in proportion to the context."""
+        if context_id in self._snapshotting:
+            return
+        self._snapshotting.add(context_id)
+        cached.snapshot_revision = cached.known.tree.revision
+        self._spawn(self._store_snapshot(cached.known))
+
+    async def _store_snapshot(self, known: Known) -> None:
+        try:
+            data = await asyncio.to_thread(_packed, known)
+            await self._hot.put_snapshot(known.tree.context_id, data)
+        finally:
+            self._snapshotting.discard(known.tree.context_id)
+
+    async def _snapshot(self, context_id: str) -> Known | None:
+        data = await self._hot.get_snapshot(context_id)
+        if data is None:
+            return None
+        try:
+            (sequence,) = _SEQUENCE.unpack_from(data)
+            tree = await asyncio.to_thread(_unpacked, data)
+        except (struct.error, MalformedMessage, UnsupportedSchema) as e:
+            log.warning("contexts.snapshot_unusable", context_id=context_id, reason=type(e).__name__)
+            return None
+        if tree.context_id != context_id or tree.events is None:
+            log.warning("contexts.snapshot_unusable", context_id=context_id, reason="other content")
+            return None
+        return Known(tree, sequence)
+
+
+def _packed(known: Known) -> bytes:
+    return _SEQUENCE.pack(known.sequence) + dump(known.tree, with_events=True).wire()
+
+
+def _unpacked(data: bytes) -> ContextTree:
+    return restore([decode(Snapshot, data[_SEQUENCE.size :])])

@@ -1,0 +1,139 @@
+"""What happens to a delivered message around its handler: beat, ack, delay, dead letter.
+
+FastStream acknowledges nothing by itself here (`AckPolicy.MANUAL`). A handler returns, and the message is
+acknowledged; or it raises, and the kind of error says what becomes of the message:
+
+- a message that cannot be understood goes to the dead letters and is never delivered again;
+- a transient fault gives it back, to be delivered again after a delay that grows with each try;
+- anything else is a bug: it is logged with its traceback and treated as a transient fault, so that a
+  message is not lost to one; after `max_deliveries` it is a dead letter.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import nats.errors
+import structlog
+from faststream import BaseMiddleware
+from faststream.nats.message import NatsMessage
+from nats.js import JetStreamContext
+
+from sexton.schemas import subjects
+from sexton.schemas.dead import DEAD_LETTER_HEADER, DeadLetter
+from sexton.schemas.errors import PeerError, SextonError, TransientError, UnsupportedSchema
+from sexton.worker.settings import WorkerSettings
+
+log: Final = structlog.get_logger("sexton.delivery")
+
+_BEATS_PER_ACK_WAIT: Final = 3
+
+
+class Delivery:
+    """The rules of delivery, for all messages that come from a stream."""
+
+    def __init__(self, settings: WorkerSettings, dead_letters: Callable[[], JetStreamContext]) -> None:
+        self._settings = settings
+        self._js = dead_letters
+
+    def middleware(self) -> type[BaseMiddleware[Any, Any]]:
+        """A FastStream middleware that keeps them."""
+        delivery = self
+
+        class DeliveryMiddleware(BaseMiddleware[Any, Any]):
+            """Applies the rules of delivery to messages of a stream; core messages pass through."""
+
+            async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: Any) -> Any:
+                if isinstance(msg, NatsMessage) and msg.raw_message.reply.startswith("$JS.ACK."):
+                    return await delivery.handle(call_next, msg)
+                return await call_next(msg)
+
+        return DeliveryMiddleware
+
+    async def handle(self, call_next: Callable[[Any], Awaitable[Any]], msg: NatsMessage) -> None:
+        """Runs the handler and settles the message. A cancelled handler settles nothing."""
+        beat = asyncio.create_task(self._beat(msg), name="delivery.beat")
+        try:
+            await call_next(msg)
+        except TransientError as e:
+            await self._give_back(msg, e)
+        except UnsupportedSchema as e:
+            # A newer worker may be able to read it: this is what a rolling upgrade looks like.
+            await self._give_back(msg, e)
+        except PeerError as e:
+            await self._bury(msg, e.code, e.message)
+        except Exception as e:
+            log.exception("delivery.handler_failed", stream=msg.raw_message.metadata.stream)
+            await self._give_back(msg, e)
+        else:
+            with suppress(*_GONE):
+                await msg.ack()
+        finally:
+            beat.cancel()
+
+    async def _beat(self, msg: NatsMessage) -> None:
+        """Says `in_progress` while the handler runs, so that the message is not given to another."""
+        while True:
+            await asyncio.sleep(self._settings.ack_wait_s / _BEATS_PER_ACK_WAIT)
+            with suppress(*_GONE):
+                await msg.in_progress()
+
+    async def _give_back(self, msg: NatsMessage, error: Exception) -> None:
+        deliveries = msg.raw_message.metadata.num_delivered
+        if deliveries >= self._settings.max_deliveries:
+            await self._bury(msg, "exhausted", f"{deliveries} deliveries; last: {_told(error)}")
+            return
+        delay_s = min(
+            self._settings.retry_delay_s * 2 ** min(deliveries - 1, 20), self._settings.retry_delay_max_s
+        )
+        delay_s *= random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards nothing
+        log.warning(
+            "delivery.given_back", reason=_told(error), deliveries=deliveries, delay_s=round(delay_s, 3)
+        )
+        with suppress(*_GONE):
+            await msg.nack(delay=delay_s)
+
+    async def _bury(self, msg: NatsMessage, reason: str, message: str) -> None:
+        """Puts the message among the dead letters, then drops it. In this order: it is never in neither."""
+        meta = msg.raw_message.metadata
+        letter = DeadLetter(
+            subject=msg.raw_message.subject,
+            reason=reason,
+            message=message,
+            stream=meta.stream,
+            stream_sequence=meta.sequence.stream,
+            deliveries=meta.num_delivered,
+        )
+        try:
+            await self._js().publish(
+                subjects.dead_letter(meta.stream),
+                msg.raw_message.data,
+                headers={
+                    DEAD_LETTER_HEADER: letter.model_dump_json(exclude_none=True, ensure_ascii=True),
+                    "Nats-Msg-Id": f"{meta.stream}-{meta.sequence.stream}",
+                },
+            )
+        except (TimeoutError, nats.errors.Error, OSError) as e:
+            log.warning("delivery.dead_letter_failed", reason=reason, error=type(e).__name__)
+            with suppress(*_GONE):
+                await msg.nack(delay=self._settings.retry_delay_max_s)
+            return
+        log.error(
+            "delivery.dead_letter",
+            reason=reason,
+            message=message,
+            stream=meta.stream,
+            sequence=meta.sequence.stream,
+        )
+        with suppress(*_GONE):
+            await msg.reject()
+
+
+_GONE: Final = (nats.errors.Error, asyncio.TimeoutError, OSError)
+"""An acknowledgement that could not be sent: the message will come again, and is safe to handle again."""
+
+
+def _told(error: Exception) -> str:
+    return error.message if isinstance(error, SextonError) else type(error).__name__

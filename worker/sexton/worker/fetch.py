@@ -1,0 +1,129 @@
+"""Bytes for a pointer: checked before, verified after, from the nearest place that has them.
+
+Hot bytes are a convenience: whatever is wrong with them, the cold store is asked. What is wrong with the
+cold store's bytes is read a second time before it is called a loss.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from sexton.core.check import Action, Verdict, accept, check, diagnose
+from sexton.core.text import MARGIN_BYTES, check_cut
+from sexton.core.tree import ContextTree
+from sexton.schemas.errors import BoundaryError, HardFailure, HashMismatch, SextonError, Unavailable
+from sexton.schemas.pointer import Pointer
+from sexton.schemas.rpc import Answer, FetchRequest, Tier
+from sexton.schemas.span import Identity
+from sexton.worker.contexts import Contexts
+from sexton.worker.ports import ColdStore, HotStore
+
+log: Final = structlog.get_logger("sexton.fetch")
+
+
+class Fetcher:
+    """Resolves pointers against the worker's trees and stores."""
+
+    def __init__(self, contexts: Contexts, cold: ColdStore, hot: HotStore, *, budget_s: float) -> None:
+        self._contexts = contexts
+        self._cold = cold
+        self._hot = hot
+        self._budget_s = budget_s
+
+    async def fetch(self, request: FetchRequest) -> tuple[Answer, bytes]:
+        """The bytes of a pointer, with what they are.
+
+        Raises:
+            PointerResurrectionError: one of its kinds says why the pointer is refused.
+            LeafLost, LeafCorrupt: confirmed by a second read past every cache.
+            Unavailable: no answer within the budget. Nothing is known to be lost.
+        """
+        budget_s = request.budget_ms / 1000 if request.budget_ms is not None else self._budget_s
+        try:
+            async with asyncio.timeout(budget_s):
+                verdict = await self._verdict(request)
+                target, pointer = verdict.granted()
+                return await self._bytes(request.context_id, verdict, target, pointer)
+        except TimeoutError:
+            raise Unavailable(f"no answer within the budget of {budget_s} s", budget_s=budget_s) from None
+
+    async def whole(self, tree: ContextTree, identity: Identity) -> bytes:
+        """All bytes of a current version, verified. Raises as `fetch`."""
+        pointer = Pointer(
+            context_id=tree.context_id,
+            span_id=identity.span_id,
+            level=identity.level,
+            version=identity.version,
+            offset=0,
+            length=identity.size_bytes,
+            content_hash=identity.content_hash,
+            epoch=tree.epoch,
+        )
+        verdict = check(pointer, tree)
+        target, stamped = verdict.granted()
+        _, data = await self._bytes(tree.context_id, verdict, target, stamped)
+        return data
+
+    async def _verdict(self, request: FetchRequest) -> Verdict:
+        contexts, context_id = self._contexts, request.context_id
+        known = await (contexts.refresh(context_id) if request.latest else contexts.get(context_id))
+        verdict = _checked(request, known.tree)
+        if verdict.maybe_behind and not request.latest:
+            known = await contexts.refresh(context_id)
+            verdict = _checked(request, known.tree)
+        return verdict
+
+    async def _bytes(
+        self, context_id: str, verdict: Verdict, target: Identity, pointer: Pointer
+    ) -> tuple[Answer, bytes]:
+        end = pointer.offset + pointer.length
+        if verdict.action is not Action.RE_EXPAND:
+            whole = await self._hot.get(context_id, target)
+            if whole is not None and len(whole) == target.size_bytes:
+                data = whole[pointer.offset : end]
+                try:
+                    return accept(verdict, data, Tier.HOT), data
+                except HashMismatch:
+                    log.info("fetch.hot_bytes_passed_over", span_id=target.span_id)
+        try:
+            data = await self._cold.read(context_id, target, pointer.offset, pointer.length)
+            return accept(verdict, data, Tier.COLD), data
+        except (HardFailure, HashMismatch) as e:
+            raise await self._confirmed(context_id, verdict, target, e) from None
+        except BoundaryError:
+            await self._explain_cut(context_id, target, pointer)
+            raise
+
+    async def _confirmed(
+        self, context_id: str, verdict: Verdict, target: Identity, first: SextonError
+    ) -> SextonError:
+        """Reads the whole version once more, and says what is wrong with it or with the pointer."""
+        try:
+            whole = await self._cold.read(context_id, target)
+        except HardFailure as e:
+            second: SextonError = e
+        else:
+            second = diagnose(verdict, whole)
+        if isinstance(first, HardFailure) and not isinstance(second, HardFailure):
+            return Unavailable("the store gave two different answers", operation="cold.read")
+        if isinstance(second, HardFailure):
+            log.error(
+                "fetch.hard_failure",
+                reason=second.code,
+                context_id=context_id,
+                span_id=target.span_id,
+                version=target.version,
+            )
+        return second
+
+    async def _explain_cut(self, context_id: str, target: Identity, pointer: Pointer) -> None:
+        """Raises a `BoundaryError` that knows the neighbouring bytes, if the range cuts a character."""
+        start = max(0, pointer.offset - MARGIN_BYTES)
+        end = min(target.size_bytes, pointer.offset + pointer.length + MARGIN_BYTES)
+        window = await self._cold.read(context_id, target, start, end - start)
+        check_cut(window, pointer.offset - start, pointer.length, start)
+
+
+def _checked(request: FetchRequest, tree: ContextTree) -> Verdict:
+    return check(request.pointer, tree, strict=request.strict, accept_superseded=request.accept_superseded)

@@ -1,0 +1,221 @@
+"""Streams and consumers: made if they are missing, compared if they are there.
+
+Safe to run from any number of workers at once. Nothing that exists is changed: a stream that is not as
+meant is an error that names each difference, for its data may depend on how it is.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import nats.errors
+import nats.js.errors
+import structlog
+from nats.js import JetStreamContext
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    RePublish,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    SubjectTransform,
+)
+
+from sexton.schemas import subjects
+from sexton.schemas.errors import SextonError, Unavailable
+from sexton.worker.settings import WorkerSettings
+
+log: Final = structlog.get_logger("sexton.provision")
+
+SUMMARISE_DURABLE: Final = "summarise"
+
+_HEADER_ROOM_BYTES: Final = 16 * 1024
+_FAILURES_KEPT_S: Final = 90 * 24 * 3600
+_DEDUPLICATION_S: Final = 120
+_UNLIMITED: Final = -1
+
+
+class ProvisionError(SextonError):
+    """A stream or consumer exists and is not as it must be. `differences` says where."""
+
+    code = "provision"
+
+
+def partition_durable(partition: int) -> str:
+    """Name of the consumer of one partition."""
+    return f"commands-{partition:03d}"
+
+
+def streams(settings: WorkerSettings) -> list[StreamConfig]:
+    """All streams, as they are meant to be."""
+    common: dict[str, Any] = {
+        "storage": StorageType.FILE,
+        "num_replicas": settings.replicas,
+        "discard": DiscardPolicy.NEW,
+        "duplicate_window": _DEDUPLICATION_S,
+    }
+    return [
+        StreamConfig(
+            name=subjects.STREAM_LOG,
+            description="The log of every context: the truth. Republished as epoch bumps.",
+            subjects=[subjects.LOGS],
+            retention=RetentionPolicy.LIMITS,
+            allow_direct=True,
+            deny_delete=True,
+            republish=RePublish(src=subjects.LOGS, dest="sexton.epoch.{{wildcard(1)}}"),
+            # A recreated log must not count where an older one did: a worker that still remembers the
+            # older one would pass a compare-and-swap that it must lose.
+            first_seq=time.time_ns() // 1000,
+            **common,
+        ),
+        StreamConfig(
+            name=subjects.STREAM_COMMANDS,
+            description="Commands that wait for their commit, by partition.",
+            subjects=[subjects.COMMANDS],
+            subject_transform=SubjectTransform(
+                src=subjects.COMMANDS, dest=subjects.partition_transform(settings.partitions)
+            ),
+            retention=RetentionPolicy.WORK_QUEUE,
+            max_msg_size=settings.max_command_bytes + _HEADER_ROOM_BYTES,
+            **common,
+        ),
+        StreamConfig(
+            name=subjects.STREAM_SUMMARISE,
+            description="Compactions that wait for a summary.",
+            subjects=[subjects.SUMMARISE],
+            retention=RetentionPolicy.WORK_QUEUE,
+            **common,
+        ),
+        StreamConfig(
+            name=subjects.STREAM_DEAD,
+            description="Messages that no worker could handle, as they came.",
+            subjects=[subjects.DEAD_LETTERS],
+            retention=RetentionPolicy.LIMITS,
+            max_age=_FAILURES_KEPT_S,
+            **common,
+        ),
+    ]
+
+
+def consumers(settings: WorkerSettings) -> Iterator[tuple[str, ConsumerConfig]]:
+    """All durable consumers, each with its stream."""
+    for partition in range(settings.partitions):
+        yield (
+            subjects.STREAM_COMMANDS,
+            ConsumerConfig(
+                durable_name=partition_durable(partition),
+                filter_subject=subjects.partition_filter(partition),
+                ack_policy=AckPolicy.EXPLICIT,
+                deliver_policy=DeliverPolicy.ALL,
+                ack_wait=settings.ack_wait_s,
+                # One at a time: this is what keeps a context's commands in order.
+                max_ack_pending=1,
+                max_deliver=_UNLIMITED,
+            ),
+        )
+    yield (
+        subjects.STREAM_SUMMARISE,
+        ConsumerConfig(
+            durable_name=SUMMARISE_DURABLE,
+            filter_subject=subjects.SUMMARISE,
+            ack_policy=AckPolicy.EXPLICIT,
+            deliver_policy=DeliverPolicy.ALL,
+            ack_wait=settings.ack_wait_s,
+            max_ack_pending=1000,
+            max_deliver=_UNLIMITED,
+        ),
+    )
+
+
+async def provision(js: JetStreamContext, settings: WorkerSettings) -> None:
+    """Makes what is missing, and checks what is there.
+
+    Raises:
+        ProvisionError: something exists and is not as meant.
+        Unavailable: JetStream did not answer, or is not enabled.
+    """
+    try:
+        for stream in streams(settings):
+            await _stream(js, stream)
+        for stream_name, consumer in consumers(settings):
+            await _consumer(js, stream_name, consumer)
+    except nats.js.errors.APIError as e:
+        raise Unavailable(f"JetStream refused: {e.description or e}", operation="provision") from e
+    except (TimeoutError, nats.errors.Error, OSError) as e:
+        raise Unavailable(
+            f"JetStream did not answer ({type(e).__name__}); is it enabled?", operation="provision"
+        ) from e
+
+
+async def _stream(js: JetStreamContext, meant: StreamConfig) -> None:
+    assert meant.name is not None  # noqa: S101 - set above
+    try:
+        found = (await js.stream_info(meant.name)).config
+    except nats.js.errors.NotFoundError:
+        try:
+            found = (await js.add_stream(meant)).config
+            log.info("provision.stream_made", stream=meant.name)
+        except nats.js.errors.BadRequestError as e:
+            if e.err_code != _NAME_IN_USE:
+                raise
+            # Another worker was faster.
+            found = (await js.stream_info(meant.name)).config
+    wanted = {
+        "subjects": meant.subjects,
+        "retention": meant.retention,
+        "republish": _shown(meant.republish),
+        "subject_transform": _shown(meant.subject_transform),
+        "max_msg_size": meant.max_msg_size,
+        "allow_direct": bool(meant.allow_direct),
+        "storage": meant.storage,
+        "num_replicas": meant.num_replicas,
+    }
+    actual = {
+        **{name: getattr(found, name) for name in wanted},
+        "republish": _shown(found.republish),
+        "subject_transform": _shown(found.subject_transform),
+        "allow_direct": bool(found.allow_direct),
+    }
+    _compare(f"stream {meant.name}", wanted, actual)
+
+
+async def _consumer(js: JetStreamContext, stream: str, meant: ConsumerConfig) -> None:
+    assert meant.durable_name is not None  # noqa: S101 - set above
+    try:
+        found = (await js.consumer_info(stream, meant.durable_name)).config
+    except nats.js.errors.NotFoundError:
+        found = (await js.add_consumer(stream, meant)).config
+        log.info("provision.consumer_made", stream=stream, consumer=meant.durable_name)
+    names = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_ack_pending", "max_deliver")
+    _compare(
+        f"consumer {meant.durable_name} of {stream}",
+        {name: getattr(meant, name) for name in names},
+        {name: getattr(found, name) for name in names},
+    )
+
+
+def _compare(what: str, wanted: dict[str, Any], actual: dict[str, Any]) -> None:
+    differences = {
+        name: {"is": actual[name], "must_be": value}
+        for name, value in wanted.items()
+        if value is not None and actual[name] != value
+    }
+    if differences:
+        told = "; ".join(
+            f"{name} is {pair['is']!r}, must be {pair['must_be']!r}" for name, pair in differences.items()
+        )
+        raise ProvisionError(
+            f"{what} exists and is not as meant: {told}. Change the worker's settings to match it, or, if "
+            "it holds nothing of value, delete it and start again.",
+            differences=differences,
+        )
+
+
+def _shown(value: RePublish | SubjectTransform | None) -> tuple[str | None, str | None] | None:
+    return None if value is None else (value.src, value.dest)
+
+
+_NAME_IN_USE: Final = 10058

@@ -1,0 +1,90 @@
+"""Everything a worker can be told, in one object: `SEXTON_` variables, each with a default and a unit."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from sexton.schemas.limits import MAX_COMMAND_BYTES
+
+
+class WorkerSettings(BaseSettings):
+    """Settings of a worker, from the environment (`SEXTON_NATS_URL` …) or from arguments."""
+
+    model_config = SettingsConfigDict(env_prefix="SEXTON_", frozen=True, use_attribute_docstrings=True)
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Where NATS is; several addresses are separated by commas."""
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    """Where Redis or Valkey is; the password may be in it."""
+    cold_url: str = Field(default_factory=lambda: Path(".sexton/cold").resolve().as_uri())
+    """The cold store: `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`."""
+
+    partitions: Annotated[int, Field(ge=1, le=256)] = 16
+    """Ordered lanes of the command stream. Fixed when the stream is made."""
+    replicas: Annotated[int, Field(ge=1, le=5)] = 1
+    """Copies of each stream."""
+
+    ack_wait_s: Annotated[float, Field(gt=0.3, le=3600)] = 5.0
+    """A worker that says nothing for this long has lost its message to another."""
+    max_deliveries: Annotated[int, Field(ge=1)] = 50
+    """A message that still fails after this many tries goes to the dead letters."""
+    retry_delay_s: Annotated[float, Field(gt=0)] = 0.1
+    """First delay after a transient fault; doubles up to `retry_delay_max_s`."""
+    retry_delay_max_s: Annotated[float, Field(gt=0)] = 15.0
+    """Longest delay after a transient fault."""
+    commit_attempts: Annotated[int, Field(ge=1)] = 16
+    """Lost races for one commit before the command is given back."""
+
+    io_timeout_s: Annotated[float, Field(gt=0)] = 5.0
+    """One answer of NATS, Redis or the cold store."""
+    fetch_budget_s: Annotated[float, Field(gt=0)] = 2.0
+    """Latency budget of a fetch, if the request names none."""
+    rpc_concurrency: Annotated[int, Field(ge=1)] = 64
+    """Requests of one verb answered at once by one process."""
+
+    cached_contexts: Annotated[int, Field(ge=1)] = 1024
+    """Trees kept in memory."""
+    cached_spans: Annotated[int, Field(ge=1)] = 1_000_000
+    """Spans kept in memory over all trees."""
+    snapshot_every: Annotated[int, Field(ge=1)] = 200
+    """Records between two snapshots of a context."""
+    hot_ttl: timedelta = timedelta(hours=1)
+    """How long new bytes stay in Redis."""
+    hot_max_bytes: Annotated[int, Field(ge=0)] = 256 * 1024
+    """Larger spans are served from the cold store only."""
+
+    summariser: str = "extractive"
+    """`extractive`, or `command:PROGRAM ARGS`: reads the sources on stdin, writes the summary to stdout."""
+    summarise_concurrency: Annotated[int, Field(ge=1)] = 4
+    """Summaries in the making at once, in one process."""
+    summarise_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """One call of the summariser."""
+    summarise_attempts: Annotated[int, Field(ge=1)] = 5
+    """Calls that may fail for one compaction before it is rejected as `summary_failed`."""
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row after which the summariser is left alone for a while."""
+    breaker_reset_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long it is left alone."""
+
+    max_command_bytes: Annotated[int, Field(ge=1024, le=MAX_COMMAND_BYTES)] = MAX_COMMAND_BYTES
+    """One command on the wire."""
+    grace_s: Annotated[float, Field(gt=0)] = 15.0
+    """Time to finish what is in flight after SIGTERM."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING, ERROR."""
+    log_json: bool = True
+    """JSON lines on stderr; False for people."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.retry_delay_max_s < self.retry_delay_s:
+            raise ValueError("retry_delay_max_s must not be below retry_delay_s")
+        return self
+
+    @property
+    def nats_servers(self) -> list[str]:
+        """The addresses of `nats_url`, one by one."""
+        return [url.strip() for url in self.nats_url.split(",") if url.strip()]

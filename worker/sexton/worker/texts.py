@@ -1,0 +1,79 @@
+"""Content on its way in: inline, or put together from a claim check's chunks."""
+
+import asyncio
+import hashlib
+from typing import Final
+
+from sexton.core.decide import texts
+from sexton.schemas.codec import AnyCommand
+from sexton.schemas.errors import InvalidInput, SextonError
+from sexton.schemas.rpc import PutRequest
+from sexton.schemas.span import Claim, Text
+from sexton.worker.ports import ColdStore
+
+_PARALLEL: Final = 8
+
+
+class ClaimMissing(SextonError):
+    """A claim check names content that is not there, or not whole."""
+
+    code = "claim_missing"
+
+
+async def load_texts(cold: ColdStore, command: AnyCommand) -> list[bytes]:
+    """The bytes of a command's texts, in order.
+
+    Raises:
+        ClaimMissing: chunks are missing, or they are not what the claim says.
+        Unavailable: the store did not answer.
+    """
+    return [await _load(cold, command.context_id, text) for text in texts(command)]
+
+
+async def store_chunk(cold: ColdStore, request: PutRequest) -> None:
+    """Keeps one chunk of a claim. The same chunk may come any number of times.
+
+    Raises:
+        InvalidInput: the index or the size does not fit the claim.
+        Unavailable: the store did not answer.
+    """
+    claim = request.claim
+    if request.index >= claim.chunks:
+        raise InvalidInput(f"the claim has {claim.chunks} chunks, none {request.index}", field="index")
+    expected = min(claim.chunk_bytes, claim.size_bytes - request.index * claim.chunk_bytes)
+    if len(request.data) != expected:
+        raise InvalidInput(
+            f"chunk {request.index} has {len(request.data)} bytes, the claim says {expected}", field="data"
+        )
+    await cold.write_chunk(request.context_id, claim.digest, request.index, request.data)
+
+
+async def drop_claims(cold: ColdStore, command: AnyCommand) -> None:
+    """Drops the chunks of a committed command's claims. Raises `Unavailable`."""
+    for text in texts(command):
+        if text.claim is not None:
+            await cold.delete_chunks(command.context_id, text.claim.digest, text.claim.chunks)
+
+
+async def _load(cold: ColdStore, context_id: str, text: Text) -> bytes:
+    if text.claim is None:
+        return (text.content or "").encode()
+    data = b"".join(await _chunks(cold, context_id, text.claim))
+    if (
+        len(data) != text.claim.size_bytes
+        or "sha256:" + hashlib.sha256(data).hexdigest() != text.claim.digest
+    ):
+        raise ClaimMissing("the content left for this claim is not what the claim says")
+    return data
+
+
+async def _chunks(cold: ColdStore, context_id: str, claim: Claim) -> list[bytes]:
+    chunks: list[bytes] = []
+    for start in range(0, claim.chunks, _PARALLEL):
+        batch = range(start, min(start + _PARALLEL, claim.chunks))
+        found = await asyncio.gather(*(cold.read_chunk(context_id, claim.digest, i) for i in batch))
+        for index, data in zip(batch, found, strict=True):
+            if data is None:
+                raise ClaimMissing(f"chunk {index} of {claim.chunks} was never left with the service")
+            chunks.append(data)
+    return chunks
