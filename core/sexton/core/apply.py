@@ -14,14 +14,18 @@ from itertools import pairwise
 
 from rpds import HashTrieMap
 
+from sexton.core import collection, life
 from sexton.core import hash as hashing
-from sexton.core import life
 from sexton.core.tree import Applied, ContextTree, Group, Node, Tombstone
 from sexton.schemas.codec import AnyRecord
 from sexton.schemas.commands import CommandKind
 from sexton.schemas.errors import LineageError, RevisionGap
-from sexton.schemas.records import Appended, Compacted, Pruned, RecordKind, Rewritten
+from sexton.schemas.ids import TOP_LEVEL, Level, level_of
+from sexton.schemas.records import Appended, CollectionBase, Compacted, Pruned, RecordKind, Rewritten
 from sexton.schemas.span import SpanEntry, SpanState
+
+CommandRecord = Appended | Compacted | Rewritten | Pruned
+"""Records that come of a command; the others are a collector's."""
 
 
 def apply(tree: ContextTree, record: AnyRecord) -> ContextTree:
@@ -34,12 +38,12 @@ def apply(tree: ContextTree, record: AnyRecord) -> ContextTree:
     _check_next(tree, record)
     changed = _changed(tree, record)
     events = changed.events
-    if events is not None:
+    if events is not None and not isinstance(record, CollectionBase):
         events = events.insert(record.event_id, applied(record))
     return replace(changed, revision=record.revision, epoch=record.epoch, chain=record.chain, events=events)
 
 
-def applied(record: AnyRecord) -> Applied:
+def applied(record: CommandRecord) -> Applied:
     """What is remembered of the command behind a record, so that a repeat gets the same outcome."""
     known = partial(Applied, digest=record.digest, revision=record.revision, epoch=record.epoch)
     match record:
@@ -70,7 +74,7 @@ def _check_next(tree: ContextTree, record: AnyRecord) -> None:
             expected=tree.revision + 1,
             got=record.revision,
         )
-    bumps = record.kind is not RecordKind.APPENDED
+    bumps = isinstance(record, Compacted | Rewritten | Pruned)
     if record.epoch != tree.epoch + bumps:
         raise LineageError(
             f"{tree.context_id}: revision {record.revision} says epoch {record.epoch}, "
@@ -94,13 +98,18 @@ def _changed(tree: ContextTree, record: AnyRecord) -> ContextTree:
             return _rewritten(tree, record)
         case Pruned():
             return _pruned(tree, record)
+        case CollectionBase():
+            return collection.advance(tree, record)
 
 
 def _appended(tree: ContextTree, record: Appended) -> ContextTree:
+    if not record.spans:
+        raise LineageError(f"revision {record.revision} appends nothing")
     groups, nodes = tree.groups, tree.nodes
     fresh: list[Node] = []
     previous = tree.last
     for entry in record.spans:
+        _check_new(entry, Level.L0_VERBATIM)
         fresh.append(_new_node(entry, epoch=record.epoch, prev=previous))
         previous = entry.span_id
         name = entry.labels.group
@@ -128,6 +137,10 @@ def _compacted(tree: ContextTree, record: Compacted) -> ContextTree:
     sources = [_named(tree, s.span_id, s.version) for s in record.sources]
     if not sources or any(a.next != b.span_id for a, b in pairwise(sources)):
         raise LineageError(f"revision {record.revision} covers what is no run of the view")
+    level = sources[0].level
+    if level is TOP_LEVEL or any(node.level is not level for node in sources):
+        raise LineageError(f"revision {record.revision} covers what is not of one level below the highest")
+    _check_new(record.summary, Level(level + 1))
     _check_unused(tree, [record.summary.span_id])
     before, behind = sources[0].prev, sources[-1].next
     summary = replace(
@@ -159,7 +172,8 @@ def _compacted(tree: ContextTree, record: Compacted) -> ContextTree:
 
 def _rewritten(tree: ContextTree, record: Rewritten) -> ContextTree:
     node = _named(tree, record.before.span_id, record.before.version)
-    if record.after.span_id != node.span_id or record.after.version != node.version + 1:
+    after = record.after
+    if (after.span_id, after.version, after.level) != (node.span_id, node.version + 1, node.level):
         raise LineageError(f"revision {record.revision} is no next version of {node.span_id}")
     old = Tombstone(
         identity=node.identity,
@@ -170,9 +184,9 @@ def _rewritten(tree: ContextTree, record: Rewritten) -> ContextTree:
     )
     new = replace(
         node,
-        version=record.after.version,
-        content_hash=record.after.content_hash,
-        size_bytes=record.after.size_bytes,
+        version=after.version,
+        content_hash=after.content_hash,
+        size_bytes=after.size_bytes,
         epoch=record.epoch,
     )
     return replace(
@@ -220,6 +234,16 @@ def _named(tree: ContextTree, span_id: str, version: int) -> Node:
     if node is None or node.version != version or node.state is not SpanState.LIVE:
         raise LineageError(f"{span_id} version {version} is not in the view of {tree.context_id}")
     return node
+
+
+def _check_new(entry: SpanEntry, level: Level) -> None:
+    """A span begins at version 1, at the level that its place and its id say."""
+    if entry.version != 1 or not level is entry.level is level_of(entry.span_id):
+        raise LineageError(
+            f"{entry.span_id} cannot begin as version {entry.version} of {entry.level.name}, "
+            f"but as version 1 of {level.name}",
+            span_id=entry.span_id,
+        )
 
 
 def _check_unused(tree: ContextTree, span_ids: list[str]) -> None:

@@ -11,7 +11,9 @@ For agents that share a context within one program, for tests, and for seeing wh
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from sexton.core import text as utf8
 from sexton.core.apply import apply
@@ -22,7 +24,7 @@ from sexton.core.hash import body_digest
 from sexton.core.pins import NO_PINS, Pins
 from sexton.core.tree import ContextTree, Node
 from sexton.schemas.codec import AnyCommand, AnyRecord
-from sexton.schemas.commands import Append, Compact, Prune, Rewrite, SourceRef
+from sexton.schemas.commands import Append, Compact, Prune, Rewrite
 from sexton.schemas.errors import CommandRejected, HashMismatch, InvalidInput, LeafLost
 from sexton.schemas.ids import level_of, token
 from sexton.schemas.outcome import Committed, NoChange, Rejected
@@ -31,6 +33,7 @@ from sexton.schemas.rpc import Answer, Tier
 from sexton.schemas.span import Labels, NewSpan, SpanState, Text
 
 T = TypeVar("T")
+C = TypeVar("C", Append, Compact, Rewrite, Prune)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +84,21 @@ class ContextBuffer:
             raise InvalidInput(f"only leaves are added; {span_id} is a summary's id", field="span_id")
         utf8.encode(content)
         span = NewSpan(name=span_id[3:], content=content, labels=labels or Labels())
-        return self._done(Append(**self._ids(), spans=(span,)))
+        return self._done(self._made(Append, spans=(span,)))
 
     def compact(
         self, sources: Sequence[str], summary: str, *, name: str | None = None, allow_larger: bool = False
-    ) -> Committed:
+    ) -> Committed | NoChange:
         """Puts a summary in the place of a run of the view. Raises `CommandRejected`."""
-        command = Compact(
-            **self._ids(),
-            sources=tuple(SourceRef(span_id=s) for s in sources),
+        command = self._made(
+            Compact,
+            sources=[{"span_id": span_id} for span_id in sources],
             summary=Text(content=summary),
             name=name,
             allow_larger=allow_larger,
             planned_epoch=self._tree.epoch,
         )
-        return self._done(command)
+        return self._outcome(command)
 
     def rewrite(self, span_id: str, content: str, *, base_version: int | None = None) -> Committed | NoChange:
         """Changes a span in place. Without `base_version` the current version is the base."""
@@ -103,18 +106,16 @@ class ContextBuffer:
         if base_version is None:
             node = self._tree.nodes.get(span_id)
             base_version = node.version if node is not None else 1
-        command = Rewrite(
-            **self._ids(), span_id=span_id, base_version=base_version, text=Text(content=content)
-        )
-        return self._outcome(command)
+        text = Text(content=content)
+        return self._outcome(self._made(Rewrite, span_id=span_id, base_version=base_version, text=text))
 
     def prune(self, span_id: str) -> Committed:
         """Drops a span from the view."""
-        return self._done(Prune(**self._ids(), span_id=span_id))
+        return self._done(self._made(Prune, span_id=span_id))
 
     def submit(self, command: AnyCommand) -> Committed | NoChange | Rejected:
         """Carries out any command, and gives its outcome instead of raising. A repeat counts once."""
-        contents = [(text.content or "").encode() for text in texts(command)]
+        contents = [_inline(text) for text in texts(command)]
         decision = decide(self._tree, command, body_digest(command.wire()), contents, self.pins)
         if isinstance(decision, NeedsSummary):
             raise InvalidInput("a buffer in one process has no summariser: give a summary", field="summary")
@@ -172,8 +173,15 @@ class ContextBuffer:
         """The active view, in order."""
         return list(self._tree.view())
 
-    def _ids(self) -> dict[str, str]:
-        return {"context_id": self._tree.context_id, "event_id": f"local-{self._tree.revision + 1}"}
+    def _made(self, kind: type[C], **fields: Any) -> C:
+        """A command on this context under the next event id, of fields that a caller gave."""
+        event_id = f"local-{self._tree.revision + 1}"
+        try:
+            return kind(context_id=self._tree.context_id, event_id=event_id, **fields)
+        except ValidationError as e:
+            first = e.errors(include_url=False, include_context=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise InvalidInput(f"{place}: {first['msg']}", field=place) from None
 
     def _bytes(self, verdict: Verdict) -> bytes:
         target, _ = verdict.granted()
@@ -192,3 +200,9 @@ class ContextBuffer:
         outcome = self._outcome(command)
         assert isinstance(outcome, Committed)  # noqa: S101 - only rewrites and empty compactions change nothing
         return outcome
+
+
+def _inline(text: Text) -> bytes:
+    if text.content is None:
+        raise InvalidInput("a buffer in one process keeps no claims: give the content", field="claim")
+    return utf8.encode(text.content) if text.content else b""

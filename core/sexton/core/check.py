@@ -21,7 +21,6 @@ from sexton.schemas.errors import (
     StaleSpanError,
     Unreachable,
 )
-from sexton.schemas.ids import Level
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import Answer, Tier
 from sexton.schemas.span import Identity, SpanState, Strategy
@@ -92,9 +91,8 @@ def accept(verdict: Verdict, data: bytes, tier: Tier) -> Answer:
     """What `data` answers to a granted verdict, or an error. `data` is the addressed range.
 
     Raises:
-        HashMismatch: the bytes are not the ones that the pointer claims. Either the claim is false or the
-            store's bytes are damaged: `diagnose` tells, given the whole version.
-        BoundaryError: the range cuts a character.
+        HashMismatch: the bytes are not the ones that the pointer claims, or not whole characters. Either the
+            claim is false or the store's bytes are damaged: `diagnose` tells, given the whole version.
     """
     target, pointer = verdict.granted()
     if len(data) != pointer.length or hashing.content_hash(target.level, data) != pointer.content_hash:
@@ -105,8 +103,11 @@ def accept(verdict: Verdict, data: bytes, tier: Tier) -> Answer:
             version=target.version,
         )
     if not is_whole(data):
-        check_cut(data, 0, len(data), pointer.offset)
-        raise HashMismatch(f"{target.span_id}: the bytes are not UTF-8", span_id=target.span_id)
+        raise HashMismatch(
+            f"{target.span_id} version {target.version}: the bytes at {pointer.offset} are not UTF-8",
+            span_id=target.span_id,
+            version=target.version,
+        )
     return Answer(
         pointer=pointer,
         level=target.level,
@@ -190,31 +191,33 @@ def _check(pointer: Pointer, tree: ContextTree, *, strict: bool, accept_supersed
     if pointer.context_id != tree.context_id:
         raise Unreachable(f"a pointer into {pointer.context_id} is none into {tree.context_id}")
     node = _known(tree, pointer.span_id)
+    summary = _stand_in(pointer, node, tree)
     if pointer.level is not node.level:
-        if pointer.level is Level.L0_VERBATIM and pointer.accept_summary and node.state is SpanState.LIVE:
-            return _summary(pointer, node, tree)
+        if summary is not None:
+            return _summary(pointer, summary, tree, strict=strict)
         raise LevelMismatch(
             f"{node.span_id} is {node.level.name}, the pointer wants {pointer.level.name}",
             current=node.current,
         )
     if pointer.version != node.version:
-        return _old_version(pointer, node, tree, accept_superseded=accept_superseded)
+        return _old_version(pointer, node, tree, strict=strict, accept_superseded=accept_superseded)
     if node.state not in (SpanState.LIVE, SpanState.COVERED):
         raise _gone(node)
     _check_claim(pointer, node.identity)
+    if summary is not None:
+        return _summary(pointer, summary, tree, strict=strict)
     _check_epoch(pointer, node, tree, strict=strict)
     restamped = pointer.epoch != tree.epoch
     if node.state is SpanState.COVERED:
-        summary = tree.covering(node) if pointer.accept_summary else None
-        if summary is not None:
-            return _summary(pointer, summary, tree)
         action = Action.RE_EXPAND
     else:
         action = Action.RE_STAMP if restamped else Action.SERVE
     return Verdict(action=action, target=node.identity, pointer=_stamped(pointer, tree), restamped=restamped)
 
 
-def _old_version(pointer: Pointer, node: Node, tree: ContextTree, *, accept_superseded: bool) -> Verdict:
+def _old_version(
+    pointer: Pointer, node: Node, tree: ContextTree, *, strict: bool, accept_superseded: bool
+) -> Verdict:
     if pointer.version > node.version:
         raise Unreachable(
             f"{node.span_id} has no version {pointer.version} yet; it is at {node.version}",
@@ -234,6 +237,7 @@ def _old_version(pointer: Pointer, node: Node, tree: ContextTree, *, accept_supe
             superseded_readable=readable,
         )
     _check_claim(pointer, stone.identity)
+    _check_epoch(pointer, node, tree, strict=strict)
     return Verdict(
         action=Action.RE_EXPAND,
         target=stone.identity,
@@ -243,8 +247,21 @@ def _old_version(pointer: Pointer, node: Node, tree: ContextTree, *, accept_supe
     )
 
 
-def _summary(pointer: Pointer, summary: Node, tree: ContextTree) -> Verdict:
+def _stand_in(pointer: Pointer, node: Node, tree: ContextTree) -> Node | None:
+    """The summary in the view that may go to the caller in a leaf's place, if any.
+
+    Only who claims a leaf can say that a summary will do: a pointer to a summary is a claim on that one, and
+    no roll-up of it passes for it.
+    """
+    if not (pointer.level.verbatim and pointer.accept_summary):
+        return None
+    found = tree.covering(node)
+    return None if found is None or found.level.verbatim else found
+
+
+def _summary(pointer: Pointer, summary: Node, tree: ContextTree, *, strict: bool) -> Verdict:
     """The summary in the place of a leaf, for a caller who said that it will do."""
+    _check_epoch(pointer, summary, tree, strict=strict)
     restamped = mint(tree, summary.span_id).model_copy(update={"accept_summary": True})
     return Verdict(
         action=Action.SERVE,

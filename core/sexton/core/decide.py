@@ -10,22 +10,19 @@ Costs in proportion to the command, not to the context.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 from sexton.core import hash as hashing
-from sexton.core.pins import NO_PINS, PinCost, Pins
-from sexton.core.text import is_whole
+from sexton.core.pins import NO_PINS, Pins
+from sexton.core.text import is_blank, is_whole
 from sexton.core.tree import Applied, ContextTree, Node
 from sexton.schemas.codec import AnyCommand, AnyOutcome, AnyRecord
 from sexton.schemas.commands import Append, Compact, Prune, Rewrite
 from sexton.schemas.ids import TOP_LEVEL, Level, span_id
+from sexton.schemas.leases import PinCost
 from sexton.schemas.limits import MAX_SOURCES, MAX_SPAN_BYTES
 from sexton.schemas.outcome import Committed, NoChange, Rejected, RejectionCode
 from sexton.schemas.records import Appended, Compacted, Pruned, Rewritten
 from sexton.schemas.span import Identity, SpanEntry, SpanState, SpanVersion, Strategy, Text
-
-_UNLINKED: Final = "sha256:" + 64 * "0"
-"""Stands in for the chain until the record it is computed from is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +70,17 @@ class _Refused(Exception):
         self.code, self.message, self.nodes = code, message, nodes
 
 
+def touched(tree: ContextTree, command: AnyCommand) -> tuple[tuple[str, int], ...]:
+    """The versions whose live pins `decide` needs to know of, as far as they exist."""
+    span_ids: tuple[str, ...] = ()
+    if isinstance(command, Compact):
+        span_ids = tuple(source.span_id for source in command.sources)
+    elif isinstance(command, Rewrite | Prune):
+        span_ids = (command.span_id,)
+    nodes = [node for span_id in span_ids if (node := tree.nodes.get(span_id)) is not None]
+    return tuple((node.span_id, node.version) for node in nodes)
+
+
 def texts(command: AnyCommand) -> tuple[Text, ...]:
     """The texts whose bytes `decide` needs, in order."""
     match command:
@@ -92,6 +100,8 @@ def decide(
     digest: str,
     contents: Sequence[bytes] = (),
     pins: Pins = NO_PINS,
+    *,
+    pins_whole: bool = True,
 ) -> Decision:
     """What `command` comes to on `tree`.
 
@@ -101,7 +111,12 @@ def decide(
         digest: `body_digest` of the command's bytes.
         contents: the bytes of `texts(command)`, in the same order.
         pins: the live pins on the versions that the command touches.
+        pins_whole: whether these are all. If the registry has lost some lately, a rewrite keeps the old
+            version readable: unknown is not zero.
     """
+    if command.context_id != tree.context_id:
+        wrong = f"a command for {command.context_id} is none for {tree.context_id}"
+        return Settled(rejection(tree, command, RejectionCode.INVALID, wrong))
     if (repeat := repeated(tree, command, digest)) is not None:
         return Settled(repeat)
     try:
@@ -111,7 +126,7 @@ def decide(
             case Compact():
                 return _compact(tree, command, digest, contents, pins)
             case Rewrite():
-                return _rewrite(tree, command, digest, contents[0], pins)
+                return _rewrite(tree, command, digest, contents[0], pins, pins_whole=pins_whole)
             case Prune():
                 return _prune(tree, command, digest, pins)
     except _Refused as refused:
@@ -194,7 +209,7 @@ def _append(tree: ContextTree, command: Append, digest: str, contents: Sequence[
         epoch=tree.epoch,
         event_id=command.event_id,
         digest=digest,
-        chain=_UNLINKED,
+        chain=hashing.UNLINKED,
         spans=tuple(entries),
     )
     return _commit(tree, record, entries, contents)
@@ -218,7 +233,7 @@ def _compact(
 
     data = contents[0]
     before_bytes = sum(node.size_bytes for node in sources)
-    if not data.strip():
+    if is_blank(data):
         raise _Refused(RejectionCode.EMPTY_SUMMARY, "the summary is empty or blank")
     _check_bytes(data, "summary")
     if len(data) >= before_bytes and not command.allow_larger:
@@ -240,7 +255,7 @@ def _compact(
         epoch=tree.epoch + 1,
         event_id=command.event_id,
         digest=command.requested_digest or digest,
-        chain=_UNLINKED,
+        chain=hashing.UNLINKED,
         summary=entry,
         sources=tuple(SpanVersion(span_id=node.span_id, version=node.version) for node in sources),
         size_before_bytes=before_bytes,
@@ -249,7 +264,9 @@ def _compact(
     return _commit(tree, record, [entry], [data])
 
 
-def _rewrite(tree: ContextTree, command: Rewrite, digest: str, data: bytes, pins: Pins) -> Decision:
+def _rewrite(
+    tree: ContextTree, command: Rewrite, digest: str, data: bytes, pins: Pins, *, pins_whole: bool
+) -> Decision:
     node = _changeable(tree, command.span_id)
     if command.base_version not in (None, node.version) or command.base_hash not in (None, node.content_hash):
         raise _Refused(
@@ -259,8 +276,8 @@ def _rewrite(tree: ContextTree, command: Rewrite, digest: str, data: bytes, pins
     new_hash = hashing.content_hash(node.level, data)
     if new_hash == node.content_hash:
         return Settled(_no_change(tree, command, f"{node.span_id} has these bytes already"))
-    cost = pins.get((node.span_id, node.version))
     _check_movable([node], pins)
+    keep = not pins_whole or pins.get((node.span_id, node.version)) is PinCost.EXPENSIVE
     after = Identity(
         span_id=node.span_id,
         version=node.version + 1,
@@ -274,10 +291,10 @@ def _rewrite(tree: ContextTree, command: Rewrite, digest: str, data: bytes, pins
         epoch=tree.epoch + 1,
         event_id=command.event_id,
         digest=digest,
-        chain=_UNLINKED,
+        chain=hashing.UNLINKED,
         before=node.identity,
         after=after,
-        strategy=Strategy.COPY_ON_REWRITE if cost is PinCost.EXPENSIVE else Strategy.INVALIDATE_AND_REKEY,
+        strategy=Strategy.COPY_ON_REWRITE if keep else Strategy.INVALIDATE_AND_REKEY,
     )
     return _commit(tree, record, [after], [data])
 
@@ -295,7 +312,7 @@ def _prune(tree: ContextTree, command: Prune, digest: str, pins: Pins) -> Decisi
         epoch=tree.epoch + 1,
         event_id=command.event_id,
         digest=digest,
-        chain=_UNLINKED,
+        chain=hashing.UNLINKED,
         span=node.identity,
     )
     return _commit(tree, record, [], [])
@@ -430,6 +447,5 @@ def _no_change(tree: ContextTree, command: AnyCommand, reason: str) -> NoChange:
 def _commit(
     tree: ContextTree, record: AnyRecord, spans: Sequence[Identity], contents: Sequence[bytes]
 ) -> Commit:
-    linked = record.model_copy(update={"chain": hashing.chain(tree.chain, record)})
     blobs = [Blob(s.span_id, s.version, s.content_hash, d) for s, d in zip(spans, contents, strict=True)]
-    return Commit(linked, tuple(blobs))
+    return Commit(hashing.linked(tree.chain, record), tuple(blobs))

@@ -9,12 +9,25 @@ Test vectors: `tests/golden/hash-vectors.json`, published in `docs/protocol.md`.
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from sexton.schemas.codec import AnyRecord
 from sexton.schemas.ids import Level
-from sexton.schemas.records import Appended, Compacted, Pruned, Rewritten
+from sexton.schemas.records import (
+    Appended,
+    Collected,
+    CollectionBase,
+    Compacted,
+    Pruned,
+    RecordBase,
+    Rewritten,
+)
 from sexton.schemas.span import Identity, SpanVersion
+
+R = TypeVar("R", bound=RecordBase)
+
+UNLINKED: Final = "sha256:" + 64 * "0"
+"""Stands in for the chain of a record until the record it is computed from is complete."""
 
 _TAGS: Final = {level: f"sexton:l{level.value}\0".encode() for level in Level}
 _PREFIXES: Final = {level: "sha256:" if level.verbatim else f"sha256-l{level.value}:" for level in Level}
@@ -62,6 +75,11 @@ def chain(previous: str, record: AnyRecord) -> str:
     )
 
 
+def linked(previous: str, record: R) -> R:
+    """The record with its `chain` set to its link to the history before it."""
+    return record.model_copy(update={"chain": chain(previous, cast("AnyRecord", record))})
+
+
 def _named(record: AnyRecord) -> Iterable[str]:
     match record:
         case Appended():
@@ -75,6 +93,9 @@ def _named(record: AnyRecord) -> Iterable[str]:
             return [*_identity(record.before), *_identity(record.after), record.strategy.value]
         case Pruned():
             return _identity(record.span)
+        case CollectionBase():
+            freed = [str(record.size_freed_bytes)] if isinstance(record, Collected) else []
+            return [record.attempt, *freed, *(part for v in record.versions for part in _version(v))]
 
 
 def _identity(span: Identity) -> list[str]:

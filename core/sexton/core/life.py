@@ -3,6 +3,9 @@
     live ── compacted ──▶ covered
     live ── rewritten ──▶ tombstone     (the old version; the span lives on under the next one)
     live ── pruned ─────▶ tombstone
+    tombstone ── collecting ──▶ collecting ── condemned ──▶ condemned ── collected ──▶ collected
+    collecting ── collect_aborted ──▶ tombstone
+    collecting ── collecting ──▶ collecting         (left over by a collector that died; a new attempt)
 
 Everything that changes a state asks this table; the picture in `docs/protocol.md` is drawn from it, and a
 test says so. A pair that is not in it cannot happen: `decide` refuses the command before, and `apply`
@@ -21,6 +24,11 @@ TRANSITIONS: Final = {
     (SpanState.LIVE, RecordKind.COMPACTED): SpanState.COVERED,
     (SpanState.LIVE, RecordKind.REWRITTEN): SpanState.TOMBSTONE,
     (SpanState.LIVE, RecordKind.PRUNED): SpanState.TOMBSTONE,
+    (SpanState.TOMBSTONE, RecordKind.COLLECTING): SpanState.COLLECTING,
+    (SpanState.COLLECTING, RecordKind.COLLECTING): SpanState.COLLECTING,
+    (SpanState.COLLECTING, RecordKind.COLLECT_ABORTED): SpanState.TOMBSTONE,
+    (SpanState.COLLECTING, RecordKind.CONDEMNED): SpanState.CONDEMNED,
+    (SpanState.CONDEMNED, RecordKind.COLLECTED): SpanState.COLLECTED,
 }
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from sexton.core.pins import NO_PINS, PinCost, Pins
+from sexton.core.pins import NO_PINS, Pins
 from sexton.core.tree import ContextTree, Node
 from sexton.schemas.errors import InvalidInput
 from sexton.schemas.ids import TOP_LEVEL, Level
+from sexton.schemas.leases import PinCost
 from sexton.schemas.limits import MAX_SOURCES
 
 _MIN_FAN_IN: Final = 2

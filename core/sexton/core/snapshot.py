@@ -17,13 +17,15 @@ from sexton.core.tree import Applied, ContextTree, Group, Node, Tombstone
 from sexton.schemas.commands import CommandKind
 from sexton.schemas.errors import MalformedMessage
 from sexton.schemas.rpc import Snapshot, SnapshotEvent, SnapshotSpan, SnapshotTombstone
-from sexton.schemas.span import Identity, SpanState
+from sexton.schemas.span import Identity, Labels, SpanState
 
 PIECE_BYTES: Final = 256 * 1024
 """A piece stays below this in JSON, as far as one entry allows."""
 
 _ENTRY_BYTES: Final = 512
 """What an entry takes in JSON without its sources and labels, on the safe side."""
+
+_NO_LABELS: Final = Labels()
 
 _Entry = SnapshotSpan | SnapshotTombstone | str
 
@@ -108,9 +110,10 @@ def _piece(tree: ContextTree, batch: Sequence[_Entry]) -> Snapshot:
 def _weight(entry: _Entry) -> int:
     if isinstance(entry, str):
         return len(entry) + 8
-    labels = entry.labels
-    texts = (labels.role, labels.group, labels.media_type, labels.kind)
-    size = _ENTRY_BYTES + sum(len(text) for text in texts if text)
+    size = _ENTRY_BYTES
+    if entry.labels != _NO_LABELS:
+        # As they are written: with escapes, characters of several bytes, and fields unknown to this reader.
+        size += len(entry.labels.model_dump_json(exclude_none=True).encode())
     return size + sum(len(s) + 8 for s in entry.sources) if isinstance(entry, SnapshotSpan) else size
 
 
@@ -146,6 +149,7 @@ def _tombstones(tree: ContextTree) -> Iterator[SnapshotTombstone]:
             state=stone.state,
             strategy=stone.strategy,
             epoch=stone.epoch,
+            attempt=stone.attempt,
         )
 
 
@@ -194,7 +198,12 @@ def _tombstone(stone: SnapshotTombstone) -> Tombstone:
         size_bytes=stone.size_bytes,
     )
     return Tombstone(
-        identity=identity, labels=stone.labels, state=stone.state, strategy=stone.strategy, epoch=stone.epoch
+        identity=identity,
+        labels=stone.labels,
+        state=stone.state,
+        strategy=stone.strategy,
+        epoch=stone.epoch,
+        attempt=stone.attempt,
     )
 
 

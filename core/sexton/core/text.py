@@ -26,7 +26,10 @@ def encode(text: str, what: str = "content") -> bytes:
 
 def cut(data: bytes, offset: int, length: int) -> bytes:
     """The `length` bytes from `offset`. Raises `BoundaryError` as `check_range` and `check_cut` do."""
-    check_range(len(data), offset, length)
+    try:
+        check_range(len(data), offset, length)
+    except BoundaryError as e:
+        raise BoundaryError(e.message, **{**e.fields, "nearest": _widened(data, *e.nearest)}) from None
     lo, hi = max(0, offset - MARGIN_BYTES), min(len(data), offset + length + MARGIN_BYTES)
     check_cut(data[lo:hi], offset - lo, length, lo)
     return data[offset : offset + length]
@@ -55,11 +58,7 @@ def check_cut(window: bytes, offset: int, length: int, window_start: int = 0) ->
         length: of the range.
         window_start: of the window in the span; the error speaks of offsets in the span.
     """
-    start, end = offset, offset + length
-    while start > 0 and _continues(window, start):
-        start -= 1
-    while end < len(window) and _continues(window, end):
-        end += 1
+    start, end = _widened(window, offset, offset + length)
     if (start, end) != (offset, offset + length):
         nearest = (window_start + start, window_start + end)
         raise BoundaryError(
@@ -78,6 +77,20 @@ def is_whole(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def is_blank(data: bytes) -> bool:
+    """Whether nothing of a text would show: no bytes, or only blanks and marks of no width, of any script."""
+    return not any(c.isprintable() and not c.isspace() for c in data.decode(errors="replace"))
+
+
+def _widened(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """The range, grown to the whole characters around it."""
+    while 0 < start < len(data) and _continues(data, start):
+        start -= 1
+    while end < len(data) and _continues(data, end):
+        end += 1
+    return start, end
 
 
 def _continues(data: bytes, at: int) -> bool:

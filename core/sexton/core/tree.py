@@ -81,6 +81,8 @@ class Tombstone:
     """What the rewrite did with it; None if the span was pruned."""
     epoch: int
     """The epoch at which it stopped being current."""
+    attempt: str | None = None
+    """While collecting: the attempt that announced it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

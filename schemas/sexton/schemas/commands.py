@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from sexton.schemas.base import Count, Message, Ordinal, Part
+from sexton.schemas.base import Count, Flag, Items, Message, Ordinal, Part
 from sexton.schemas.ids import ContentHash, ContextId, Digest, EventId, SpanId, SpanName
 from sexton.schemas.limits import MAX_SOURCES, MAX_SPANS_PER_APPEND
 from sexton.schemas.span import Labels, NewSpan, Text
@@ -37,7 +37,7 @@ class Append(CommandBase):
     """Adds leaves at the end of the view. Changes the revision, not the epoch."""
 
     kind: Literal[CommandKind.APPEND] = CommandKind.APPEND
-    spans: Annotated[tuple[NewSpan, ...], Field(min_length=1, max_length=MAX_SPANS_PER_APPEND)]
+    spans: Annotated[Items[NewSpan], Field(min_length=1, max_length=MAX_SPANS_PER_APPEND)]
     """In order. All are added, or none."""
 
 
@@ -57,7 +57,7 @@ class Compact(CommandBase):
     """
 
     kind: Literal[CommandKind.COMPACT] = CommandKind.COMPACT
-    sources: Annotated[tuple[SourceRef, ...], Field(max_length=MAX_SOURCES)]
+    sources: Annotated[Items[SourceRef], Field(max_length=MAX_SOURCES)]
     """In the order of the view. None at all is answered with `no_change`."""
     summary: Text | None = None
     """The summary, if the sender has one."""
@@ -66,7 +66,7 @@ class Compact(CommandBase):
     labels: Labels = Labels()
     planned_epoch: Count | None = None
     """The epoch of the view that this was planned on. A source that changed since is `stale_source`."""
-    allow_larger: bool = False
+    allow_larger: Flag = False
     """Accept a summary that is not smaller than its sources."""
     requested_digest: Digest | None = None
     """Set by the summarise stage: digest of the command that asked for this summary."""

@@ -136,6 +136,30 @@ class CommandRejected(CallerError):
         self.outcome = outcome
 
 
+class Fenced(CallerError):
+    """Another process of the same holder id has registered since. `incarnation` is its number."""
+
+    code = "fenced"
+
+
+class LeaseLost(CallerError):
+    """The registry has no good lease of this holder: register, pin again, re-validate, then serve."""
+
+    code = "lease_lost"
+
+
+class PinRefused(PointerResurrectionError):
+    """A version cannot be pinned. `reason` is why, `current` what the span is now."""
+
+    code = "pin_refused"
+
+
+class TooManyPins(InvalidInput):
+    """A holder may not pin more in one context. `limit` says how many."""
+
+    code = "too_many_pins"
+
+
 # --- the peer's turn ---------------------------------------------------------------------------------
 
 

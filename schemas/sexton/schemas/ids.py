@@ -6,23 +6,26 @@ another subject or key.
 
 import re
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import StringConstraints
+from pydantic import GetCoreSchemaHandler, StringConstraints
+from pydantic_core import CoreSchema, core_schema
 
 from sexton.schemas.errors import InvalidInput
 
-_TOKEN = r"[A-Za-z0-9_-]{1,64}"  # noqa: S105 - a pattern, no password
+TOKEN: Final = r"[A-Za-z0-9_-]{1,64}"  # noqa: S105 - a pattern, no password
+"""What may stand in a subject, between two dots."""
+
 _SPAN = r"l[0-7]:[A-Za-z0-9_-]{1,96}"
 _HASH = r"sha256(-l[1-7])?:[0-9a-f]{64}"
 
-ContextId = Annotated[str, StringConstraints(pattern=f"^{_TOKEN}$")]
+ContextId = Annotated[str, StringConstraints(pattern=f"^{TOKEN}$")]
 """One shared buffer, the unit of ordering."""
-EventId = Annotated[str, StringConstraints(pattern=f"^{_TOKEN}$")]
+EventId = Annotated[str, StringConstraints(pattern=f"^{TOKEN}$")]
 """Names one command; sending it again with the same id counts once."""
-HolderId = Annotated[str, StringConstraints(pattern=f"^{_TOKEN}$")]
+HolderId = Annotated[str, StringConstraints(pattern=f"^{TOKEN}$")]
 """Names one holder process."""
-GroupId = Annotated[str, StringConstraints(pattern=f"^{_TOKEN}$")]
+GroupId = Annotated[str, StringConstraints(pattern=f"^{TOKEN}$")]
 """Names a call and its results."""
 SpanName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,96}$")]
 """The part of a span id behind its level."""
@@ -33,7 +36,7 @@ ContentHash = Annotated[str, StringConstraints(pattern=f"^{_HASH}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A digest that names its algorithm, over something that is no span."""
 
-_token_re: Final = re.compile(_TOKEN)
+_token_re: Final = re.compile(TOKEN)
 _span_re: Final = re.compile(_SPAN)
 
 
@@ -54,6 +57,11 @@ class Level(IntEnum):
         """Whether spans of this level are the original bytes."""
         return self is Level.L0_VERBATIM
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """An integer and nothing that could pass for one: by itself an enum takes `"1"`, `true` and 1.0."""
+        return core_schema.chain_schema([core_schema.int_schema(strict=True), handler(source)])
+
 
 TOP_LEVEL: Final = Level.L7_ROLLUP
 
@@ -61,7 +69,7 @@ TOP_LEVEL: Final = Level.L7_ROLLUP
 def token(value: str, what: str) -> str:
     """Returns `value` if it may stand in a subject, else raises `InvalidInput` that names `what`."""
     if not _token_re.fullmatch(value):
-        raise InvalidInput(f"{what} must match {_TOKEN}, got {_shown(value)}", field=what)
+        raise InvalidInput(f"{what} must match {TOKEN}, got {_shown(value)}", field=what)
     return value
 
 

@@ -2,8 +2,12 @@
 
 from typing import Final
 
-MAX_COMMAND_BYTES: Final = 900 * 1024
-"""One command on the wire. Below NATS's default payload limit of 1 MiB, with room for headers."""
+MAX_PAYLOAD_BYTES: Final = 1024 * 1024
+"""One NATS message with its headers: the server's default limit, which Sexton does not ask to be raised."""
+
+MAX_COMMAND_BYTES: Final = 768 * 1024
+"""One command on the wire. The record it becomes names each span by id and hash, which takes some 200 bytes a
+span more than the command did, and must stay below the payload limit as well."""
 
 INLINE_BYTES: Final = 256 * 1024
 """Content of one command that travels inline; what is over it is sent ahead as a claim check."""

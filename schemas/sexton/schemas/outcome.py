@@ -4,12 +4,11 @@ Published on `sexton.outcome.<context>.<event_id>`, and to the inbox in the `Sex
 command has one.
 """
 
-from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from sexton.schemas.base import Count, Message, Ordinal
+from sexton.schemas.base import Count, Items, Message, OpenEnum, Ordinal
 from sexton.schemas.commands import CommandKind
 from sexton.schemas.ids import ContextId, EventId
 from sexton.schemas.span import CurrentIdentity, SpanVersion, Strategy
@@ -19,8 +18,8 @@ REPLY_HEADER: Final = "Sexton-Reply"
 acknowledgement, so the sender's inbox travels here."""
 
 
-class RejectionCode(StrEnum):
-    """Why a command was refused. Stable; new ones may be added."""
+class RejectionCode(OpenEnum):
+    """Why a command was refused. Stable; new ones may be added, and are read as such."""
 
     MALFORMED = "malformed"
     """Not a command at all: not JSON, not an object, not UTF-8, too deep."""
@@ -76,7 +75,7 @@ class Committed(OutcomeBase):
     kind: CommandKind
     revision: Ordinal
     epoch: Count
-    spans: tuple[SpanVersion, ...]
+    spans: Items[SpanVersion]
     """Appended: the leaves. Compacted: the summary. Rewritten: the new version. Pruned: the span."""
     strategy: Strategy | None = None
     """Of a rewrite."""
@@ -101,7 +100,7 @@ class Rejected(OutcomeBase):
     status: Literal["rejected"] = "rejected"
     code: RejectionCode
     message: str
-    spans: tuple[CurrentIdentity, ...] = ()
+    spans: Items[CurrentIdentity] = ()
     """The current identity of whatever was in the way."""
     revision: Count | None = None
     """Of the context when it was refused."""

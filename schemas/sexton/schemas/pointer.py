@@ -1,6 +1,6 @@
 """Pointers: claims of the form "these bytes, at this level, as of this epoch"."""
 
-from sexton.schemas.base import Count, Message, Ordinal
+from sexton.schemas.base import Count, Flag, Message, Ordinal
 from sexton.schemas.ids import ContentHash, ContextId, Level, SpanId
 
 
@@ -27,5 +27,5 @@ class Pointer(Message):
     """Hash of exactly the bytes addressed, at this level."""
     epoch: Count
     """The epoch of the context when the pointer was minted or last re-stamped."""
-    accept_summary: bool = False
+    accept_summary: Flag = False
     """The caller's own judgement that a summary will do. Never assumed on the caller's behalf."""

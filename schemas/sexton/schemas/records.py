@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from sexton.schemas.base import Count, Message, Ordinal
+from sexton.schemas.base import Count, Items, Message, Ordinal
 from sexton.schemas.ids import ContextId, Digest, EventId
 from sexton.schemas.span import Identity, SpanEntry, SpanVersion, Strategy
 
@@ -21,6 +21,10 @@ class RecordKind(StrEnum):
     COMPACTED = "compacted"
     REWRITTEN = "rewritten"
     PRUNED = "pruned"
+    COLLECTING = "collecting"
+    COLLECT_ABORTED = "collect_aborted"
+    CONDEMNED = "condemned"
+    COLLECTED = "collected"
 
 
 class RecordBase(Message):
@@ -43,7 +47,7 @@ class Appended(RecordBase):
     """Leaves were added at the end of the view."""
 
     kind: Literal[RecordKind.APPENDED] = RecordKind.APPENDED
-    spans: tuple[SpanEntry, ...]
+    spans: Items[SpanEntry]
 
 
 class Compacted(RecordBase):
@@ -51,7 +55,7 @@ class Compacted(RecordBase):
 
     kind: Literal[RecordKind.COMPACTED] = RecordKind.COMPACTED
     summary: SpanEntry
-    sources: tuple[SpanVersion, ...]
+    sources: Items[SpanVersion]
     """In the order of the view."""
     size_before_bytes: Count
     """Of all sources."""
@@ -76,7 +80,43 @@ class Pruned(RecordBase):
     span: Identity
 
 
-LogRecord = Annotated[Appended | Compacted | Rewritten | Pruned, Field(discriminator="kind")]
+class CollectionBase(RecordBase):
+    """What every record of a collector says. None of them makes a pointer wrong: the epoch stays."""
 
-LOG_RECORD: Final[TypeAdapter[Appended | Compacted | Rewritten | Pruned]] = TypeAdapter(LogRecord)
+    attempt: EventId
+    """Names one try of one collector. Only the same attempt calls off or condemns."""
+    versions: Items[SpanVersion]
+    """Tombstones. Several share a record."""
+
+
+class Collecting(CollectionBase):
+    """A collector has announced itself. From here on a pin on these versions is refused."""
+
+    kind: Literal[RecordKind.COLLECTING] = RecordKind.COLLECTING
+
+
+class CollectAborted(CollectionBase):
+    """Called off: these are plain tombstones again."""
+
+    kind: Literal[RecordKind.COLLECT_ABORTED] = RecordKind.COLLECT_ABORTED
+
+
+class Condemned(CollectionBase):
+    """The bytes are being deleted. Nothing takes that back; whoever finds it may finish it."""
+
+    kind: Literal[RecordKind.CONDEMNED] = RecordKind.CONDEMNED
+
+
+class Collected(CollectionBase):
+    """The bytes are gone."""
+
+    kind: Literal[RecordKind.COLLECTED] = RecordKind.COLLECTED
+    size_freed_bytes: Count
+
+
+AnyLogRecord = Appended | Compacted | Rewritten | Pruned | Collecting | CollectAborted | Condemned | Collected
+
+LogRecord = Annotated[AnyLogRecord, Field(discriminator="kind")]
+
+LOG_RECORD: Final[TypeAdapter[AnyLogRecord]] = TypeAdapter(LogRecord)
 """Validates a record of any known kind."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sexton.schemas.base import Count, Message, Ordinal, Part
+from sexton.schemas.base import Count, Flag, Items, Json, Message, OpenEnum, Ordinal, Part
 from sexton.schemas.ids import ContentHash, ContextId, Digest, EventId, Level, SpanId
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.span import Claim, SpanEntry, SpanState, Strategy
@@ -21,6 +21,9 @@ class Verb(StrEnum):
     SYNC = "sync"
     FETCH = "fetch"
     PUT = "put"
+    PIN = "pin"
+    RELEASE = "release"
+    HEARTBEAT = "heartbeat"
 
 
 class Head(Part):
@@ -37,7 +40,7 @@ class ReplyPart(Message):
 
     context_id: ContextId
     index: Count = 0
-    last: bool = True
+    last: Flag = True
 
 
 class RpcError(ReplyPart):
@@ -46,7 +49,7 @@ class RpcError(ReplyPart):
     status: Literal["error"] = "error"
     code: str
     message: str
-    fields: dict[str, Any] = Field(default_factory=dict)
+    fields: dict[str, Json] = Field(default_factory=dict)
 
 
 class SyncRequest(Message):
@@ -57,7 +60,7 @@ class SyncRequest(Message):
     """The last one that the asker has applied; 0 for none."""
     chain: str = ""
     """The chain at that revision."""
-    snapshot: bool = False
+    snapshot: Flag = False
     """Send a snapshot whatever the revision."""
 
 
@@ -68,7 +71,7 @@ class SnapshotSpan(SpanEntry):
     epoch: Count
     """The epoch at which it came to be as it is."""
     covered_by: SpanId | None = None
-    sources: tuple[SpanId, ...] = ()
+    sources: Items[SpanId] = ()
 
 
 class SnapshotTombstone(SpanEntry):
@@ -78,6 +81,8 @@ class SnapshotTombstone(SpanEntry):
     strategy: Strategy | None = None
     """None: it was pruned."""
     epoch: Count
+    attempt: EventId | None = None
+    """While collecting: the attempt that announced it."""
 
 
 class SnapshotEvent(Part):
@@ -88,7 +93,7 @@ class SnapshotEvent(Part):
     kind: str
     revision: Ordinal
     epoch: Count
-    spans: tuple[tuple[SpanId, Ordinal], ...]
+    spans: Items[tuple[SpanId, Ordinal]]
     strategy: Strategy | None = None
     size_before_bytes: Count | None = None
     size_after_bytes: Count | None = None
@@ -103,11 +108,11 @@ class Snapshot(Message):
 
     context_id: ContextId
     head: Head
-    spans: tuple[SnapshotSpan, ...] = ()
-    tombstones: tuple[SnapshotTombstone, ...] = ()
-    open_groups: tuple[str, ...] = ()
+    spans: Items[SnapshotSpan] = ()
+    tombstones: Items[SnapshotTombstone] = ()
+    open_groups: Items[str] = ()
     """Groups whose latest member says that a result is missing."""
-    events: tuple[SnapshotEvent, ...] | None = None
+    events: Items[SnapshotEvent] | None = None
     """Committed commands; None where they were left out."""
 
 
@@ -116,7 +121,7 @@ class SyncPart(ReplyPart):
 
     status: Literal["ok"] = "ok"
     head: Head
-    records: tuple[dict[str, Any], ...] = ()
+    records: Items[dict[str, Any]] = ()
     """Log records as they are in the log, in order; also of kinds that this reader may not know."""
     snapshot: Snapshot | None = None
 
@@ -126,18 +131,18 @@ class FetchRequest(Message):
 
     context_id: ContextId
     pointer: Pointer
-    latest: bool = False
+    latest: Flag = False
     """Check against the head of the log, not against what this worker has heard of."""
-    strict: bool = False
+    strict: Flag = False
     """Refuse a pointer of another epoch instead of re-stamping it."""
-    accept_superseded: bool = False
+    accept_superseded: Flag = False
     """Give an old version if it is still kept, and say so."""
     budget_ms: Annotated[int, Field(ge=1, le=600_000, strict=True)] | None = None
     """Latency budget for the cold store; None for the worker's own."""
 
 
-class Tier(StrEnum):
-    """Where bytes came from."""
+class Tier(OpenEnum):
+    """Where bytes came from. New ones may be added, and are read as such."""
 
     MEMORY = "memory"
     HOT = "hot"
@@ -151,11 +156,11 @@ class Answer(Part):
     """Re-stamped to `head.epoch`. Of a summary in a leaf's place: a pointer to that summary."""
     level: Level
     """Of the bytes that follow."""
-    verbatim: bool
+    verbatim: Flag
     """True only for the original bytes of a leaf."""
-    superseded: bool = False
+    superseded: Flag = False
     """The bytes are of an old version, as asked for."""
-    restamped: bool = False
+    restamped: Flag = False
     """The pointer was of another epoch and has been re-validated."""
     tier: Tier
     span_size_bytes: Count

@@ -3,13 +3,22 @@
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from sexton.schemas.base import Count, Ordinal, Part
+from sexton.schemas.base import Count, Flag, Ordinal, Part
 from sexton.schemas.ids import ContentHash, Digest, GroupId, Level, SpanId, SpanName
 from sexton.schemas.limits import MAX_CLAIM_CHUNKS, MAX_LABEL_BYTES, MAX_SPAN_BYTES
 
-LabelText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_LABEL_BYTES)]
+
+def _short(value: str) -> str:
+    if len(value.encode()) > MAX_LABEL_BYTES:
+        raise ValueError(f"a label has at most {MAX_LABEL_BYTES} bytes of UTF-8")
+    return value
+
+
+LabelText = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_LABEL_BYTES), AfterValidator(_short)
+]
 
 
 class SpanState(StrEnum):
@@ -47,7 +56,7 @@ class Labels(Part):
     """A call and its results share a group; a compaction takes all of it or nothing."""
     media_type: LabelText | None = None
     """Of the bytes, as in HTTP."""
-    open: bool = False
+    open: Flag = False
     """This member's group still waits for a result. The latest member of a group decides."""
     kind: LabelText | None = None
     """What sort of entry it was at its source, such as `compaction` or an unknown row type."""
@@ -90,7 +99,7 @@ class Claim(Part):
     """SHA-256 of all the bytes."""
     size_bytes: Annotated[int, Field(ge=1, le=MAX_SPAN_BYTES, strict=True)]
     """Of all the bytes."""
-    chunk_bytes: Annotated[int, Field(ge=1, strict=True)]
+    chunk_bytes: Annotated[int, Field(ge=1, le=MAX_SPAN_BYTES, strict=True)]
     """Size of every chunk but the last."""
 
     @model_validator(mode="after")

@@ -4,11 +4,13 @@ Nobody else puts a token into a subject. A token is checked first, so none can h
 structure.
 """
 
+import re
 from typing import Final, NamedTuple
 
 from sexton.schemas.commands import CommandKind
 from sexton.schemas.errors import InvalidInput
 from sexton.schemas.ids import token
+from sexton.schemas.ops import OpsVerb
 from sexton.schemas.rpc import Verb
 
 COMMANDS: Final = "sexton.cmd.*.*"
@@ -68,6 +70,16 @@ def rpc_all(verb: Verb) -> str:
     return f"sexton.rpc.*.{verb.value}"
 
 
+def ops(context_id: str, verb: OpsVerb) -> str:
+    """Where an operator asks."""
+    return f"sexton.ops.{_context(context_id)}.{verb.value}"
+
+
+def ops_all(verb: OpsVerb) -> str:
+    """What workers subscribe to for one operator's verb."""
+    return f"sexton.ops.*.{verb.value}"
+
+
 def summarise(context_id: str) -> str:
     """Where compactions that still lack a summary wait."""
     return f"sexton.summarise.{_context(context_id)}"
@@ -96,44 +108,55 @@ def parse_command(subject: str) -> CommandSubject:
     Raises:
         InvalidInput: it is neither, or the kind is unknown.
     """
-    match subject.split("."):
-        case ["sexton", "cmd", context_id, kind] | ["sexton", "part", _, context_id, kind]:
-            return CommandSubject(_context(context_id), _kind(kind))
-    raise InvalidInput("not a command subject", field="subject")
+    context_id, kind = _command(subject)
+    return CommandSubject(context_id, _kind(kind))
 
 
 def context_of_command(subject: str) -> str:
     """The context of a command subject, whatever its kind. Raises `InvalidInput`."""
-    match subject.split("."):
-        case ["sexton", "cmd", context_id, _] | ["sexton", "part", _, context_id, _]:
-            return _context(context_id)
-    raise InvalidInput("not a command subject", field="subject")
+    return _command(subject)[0]
 
 
 def context_of(subject: str) -> str:
-    """The context that a log, epoch, rpc, outcome, summarise or failure subject is about.
+    """The context that a log, epoch, rpc, ops, outcome, summarise or failure subject is about.
 
     Raises:
-        InvalidInput: the subject has no context in third place.
+        InvalidInput: it is none of these.
     """
-    tokens = subject.split(".")
-    if len(tokens) < 3 or tokens[0] != "sexton":  # noqa: PLR2004
-        raise InvalidInput("not a subject of a context", field="subject")
-    return _context(tokens[2])
+    match subject.split("."):
+        case ["sexton", "log" | "epoch" | "summarise" | "failure", context_id]:
+            return _context(context_id)
+        case ["sexton", "rpc" | "ops" | "outcome", context_id, _]:
+            return _context(context_id)
+    raise InvalidInput("not a subject of a context", field="subject")
 
 
 def is_inbox(subject: str) -> bool:
-    """Whether a reply subject named by a sender is an inbox.
+    """Whether a reply subject named by a sender is an inbox: `_INBOX`, an own prefix such as `_INBOX_a1`.
 
-    A worker publishes there with its own rights. Anything but an inbox would let a sender borrow them.
+    A worker publishes there with its own rights. Anything but an inbox would let a sender borrow them, and
+    the server ends the connection that names a subject of some kilobytes.
     """
-    root, _, rest = subject.partition(".")
-    return (
-        root.startswith("_INBOX")
-        and bool(rest)
-        and not any(c in subject for c in "*> \t\r\n")
-        and all(subject.split("."))
-    )
+    return len(subject) <= MAX_INBOX_LENGTH and _inbox_re.fullmatch(subject) is not None
+
+
+MAX_INBOX_LENGTH: Final = 256
+"""In characters. Clients make inboxes of 30 to 60."""
+
+INBOX: Final = r"^_INBOX[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+$"
+"""What an inbox looks like."""
+
+_inbox_re: Final = re.compile(INBOX)
+_partition_re: Final = re.compile(r"[0-9]{1,5}")
+
+
+def _command(subject: str) -> tuple[str, str]:
+    match subject.split("."):
+        case ["sexton", "cmd", context_id, kind]:
+            return _context(context_id), kind
+        case ["sexton", "part", partition, context_id, kind] if _partition_re.fullmatch(partition):
+            return _context(context_id), kind
+    raise InvalidInput("not a command subject", field="subject")
 
 
 def _kind(kind: str) -> CommandKind:

@@ -3,38 +3,58 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from datetime import timedelta
 from typing import Any, Final, Self
 
 import nats
 import structlog
 from faststream import AckPolicy, FastStream
-from faststream.nats import JStream, NatsBroker, PullSub
+from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
-from nats.aio.client import Client
+from nats.aio.msg import Msg
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from sexton.core.sweep import SweepRules
 from sexton.schemas import subjects
-from sexton.schemas.errors import Unavailable
-from sexton.schemas.outcome import REPLY_HEADER
-from sexton.schemas.rpc import Verb
+from sexton.schemas.errors import InvalidInput, Unavailable
+from sexton.schemas.ops import OpsVerb
+from sexton.schemas.rpc import ReplyPart, Verb
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.hot import RedisHotStore
+from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
 from sexton.worker.adapters.nats_log import NatsLog
+from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
+from sexton.worker.adapters.sweep_index import RedisSweepIndex
+from sexton.worker.collect import Collector
 from sexton.worker.commands import CommandHandler
 from sexton.worker.commit import Committer
 from sexton.worker.contexts import Contexts
 from sexton.worker.delivery import Delivery
 from sexton.worker.fetch import Fetcher
-from sexton.worker.outbox import Outbox
-from sexton.worker.ports import ColdStore, HotStore, Log
-from sexton.worker.provision import SUMMARISE_DURABLE, partition_durable, provision
+from sexton.worker.holdings import Holdings
+from sexton.worker.leases import Leases
+from sexton.worker.ops import OpsService
+from sexton.worker.orphans import OrphanSweep
+from sexton.worker.outbox import Outbox, reply_of
+from sexton.worker.ports import ColdStore, HotStore, Log, Registry, SweepIndex
+from sexton.worker.provision import (
+    SUMMARISE_DURABLE,
+    ProvisionError,
+    check_payload,
+    partition_durable,
+    provision,
+)
+from sexton.worker.replies import reply
 from sexton.worker.rpc import RpcService
 from sexton.worker.settings import WorkerSettings
 from sexton.worker.summarise import SummariseStage
+from sexton.worker.sweeper import Sweeper
+from sexton.worker.verify import Verifier
 
 log: Final = structlog.get_logger("sexton.worker")
 
@@ -55,7 +75,9 @@ class Worker:
         self._stack = contextlib.AsyncExitStack()
         # The connection that commits: nothing waits in a buffer for a server that is away, to be sent
         # long after its sender gave up.
-        self._client = Client()
+        self._client = HardenedClient()
+        self._application: FastStream | None = None
+        self._to_provision = asyncio.Event()
 
     async def prepare(self) -> None:
         """Connects, provisions, and puts the parts together. Nothing is taken yet.
@@ -66,13 +88,19 @@ class Worker:
             InvalidInput: a setting names a store or a summariser that there is not.
         """
         await self._connect()
-        await provision(self._client.jetstream(timeout=self.settings.io_timeout_s), self.settings)
+        check_payload(self._client.max_payload, self.settings)
+        await self._provision()
         self._compose()
+        # Before the first tree is read, so that what is committed after that is heard.
+        await self._client.subscribe(subjects.EPOCHS, cb=self._on_bump)
+        await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
+        await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)
+        self._spawn(self._keep_provisioned())
 
     async def listen(self) -> None:
-        """Follows the broadcast, once the broker takes commands."""
-        await self._client.subscribe(subjects.EPOCHS, cb=self._on_bump)
-        await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_consumer_deleted)
+        """Begins to sweep, once the broker takes commands."""
+        self._spawn(self._sweeper.run())
+        self._spawn(self._sweeper.run_orphans(self._orphans, self.settings.orphan_interval_s))
         log.info("worker.ready", partitions=self.settings.partitions)
 
     async def close(self) -> None:
@@ -110,41 +138,39 @@ class Worker:
             finally:
                 await self.close()
 
-        return FastStream(self.broker, lifespan=lifespan, after_startup=[self.listen], logger=None)
+        self._application = FastStream(
+            self.broker, lifespan=lifespan, after_startup=[self.listen], logger=None
+        )
+        return self._application
 
     # --- putting it together -------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         settings = self.settings
-        try:
-            await self._client.connect(
-                settings.nats_servers,
-                name="sexton-worker-commit",
-                pending_size=0,
-                **_connection(settings),
-                reconnected_cb=self._on_reconnect,
-            )
-        except (nats.errors.Error, TimeoutError, OSError) as e:
-            raise Unavailable(f"NATS cannot be reached at {settings.nats_url}: {type(e).__name__}") from e
         self._stack.push_async_callback(self._client.close)
+        try:
+            # With endless reconnects the first connect would wait for ever too, and say nothing.
+            async with asyncio.timeout(settings.io_timeout_s):
+                await self._client.connect(
+                    settings.nats_servers,
+                    name="sexton-worker-commit",
+                    pending_size=0,
+                    **_connection(settings),
+                    reconnected_cb=self._on_reconnect,
+                )
+        except (nats.errors.Error, TimeoutError, OSError) as e:
+            raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
 
     def _compose(self) -> None:
         settings = self.settings
-        redis = Redis.from_pool(
-            BlockingConnectionPool.from_url(
-                settings.redis_url.get_secret_value(),
-                max_connections=32,
-                timeout=settings.io_timeout_s,
-                socket_timeout=settings.io_timeout_s,
-                socket_connect_timeout=settings.io_timeout_s,
-                # What is lost here is read elsewhere: a retry would only make the reader wait.
-                retry=Retry(NoBackoff(), 0),
-            )
-        )
+        redis, hot_redis = _redis(settings, settings.io_timeout_s), _redis(settings, settings.hot_timeout_s)
         self._stack.push_async_callback(redis.aclose)
+        self._stack.push_async_callback(hot_redis.aclose)
         log_store: Log = NatsLog(self._client, settings.io_timeout_s)
         cold: ColdStore = ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s)
-        hot: HotStore = RedisHotStore(redis, settings.hot_ttl, settings.hot_max_bytes)
+        registry: Registry = RedisRegistry(redis)
+        index: SweepIndex = RedisSweepIndex(redis)
+        hot: HotStore = RedisHotStore(hot_redis, settings.hot_ttl, settings.hot_max_bytes)
         self._contexts = Contexts(
             log_store,
             hot,
@@ -164,12 +190,47 @@ class Worker:
             breaker_reset_s=settings.breaker_reset_s,
         )
         self._handler = CommandHandler(
-            Committer(log_store, cold, hot, self._contexts, attempts=settings.commit_attempts),
+            Committer(
+                log_store,
+                cold,
+                hot,
+                self._contexts,
+                Holdings(registry, index, self._contexts, longest_lease_s=settings.lease_ttl_max_s),
+                attempts=settings.commit_attempts,
+                confirm_after_s=settings.orphan_min_age_s / 4,
+            ),
             stage,
             Outbox(self._client, settings.io_timeout_s),
             max_command_bytes=settings.max_command_bytes,
         )
-        self._rpc = RpcService(self._contexts, fetcher, cold)
+        leases = Leases(registry, self._contexts, longest_s=settings.lease_ttl_max_s)
+        self._rpc = RpcService(self._contexts, fetcher, cold, leases)
+        collector = Collector(
+            log_store,
+            cold,
+            hot,
+            registry,
+            self._contexts,
+            rules=SweepRules(
+                hold_back_ms=int(settings.lease_ttl_max_s * 1000), quiet_ms=int(settings.quiet_s * 1000)
+            ),
+            new_attempt=_new_id,
+        )
+        self._ops = OpsService(registry, collector, Verifier(self._contexts, cold))
+        self._orphans = OrphanSweep(
+            cold,
+            self._contexts,
+            min_age=timedelta(seconds=settings.orphan_min_age_s),
+            new_token=_new_id,
+        )
+        self._sweeper = Sweeper(
+            index,
+            log_store,
+            collector,
+            interval_s=settings.sweep_interval_s,
+            lock_s=_SWEEP_LOCK_S,
+            new_token=_new_id,
+        )
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -200,58 +261,103 @@ class Worker:
                 no_reply=True,
                 title=verb.value,
             )(self._on_request)
+        for ops_verb in OpsVerb:
+            self.broker.subscriber(
+                subjects.ops_all(ops_verb),
+                queue=WORKERS,
+                max_workers=_OPS_CONCURRENCY,
+                no_reply=True,
+                title=f"ops-{ops_verb.value}",
+            )(self._on_ops)
 
     # --- what arrives --------------------------------------------------------------------------------
 
     async def _on_command(self, message: NatsMessage) -> None:
         raw = message.raw_message
         with structlog.contextvars.bound_contextvars():
-            await self._handler.on_command(raw.subject, raw.data, _reply(message), raw.metadata.num_delivered)
+            await self._handler.on_command(
+                raw.subject, raw.data, reply_of(raw.headers), raw.metadata.num_delivered
+            )
 
     async def _on_deferred(self, message: NatsMessage) -> None:
         raw = message.raw_message
         with structlog.contextvars.bound_contextvars():
-            await self._handler.on_deferred(raw.data, _reply(message), raw.metadata.num_delivered)
+            await self._handler.on_deferred(raw.data, reply_of(raw.headers), raw.metadata.num_delivered)
 
     async def _on_request(self, message: NatsMessage) -> None:
         raw = message.raw_message
         verb = Verb(raw.subject.rsplit(".", 1)[1])
+        await self._reply(raw, lambda context_id: self._rpc.parts(verb, context_id, raw.data))
+
+    async def _on_ops(self, message: NatsMessage) -> None:
+        raw = message.raw_message
+        verb = OpsVerb(raw.subject.rsplit(".", 1)[1])
+        await self._reply(raw, lambda context_id: self._ops.parts(verb, context_id, raw.data))
+
+    async def _reply(self, raw: Msg, make: Callable[[str], Awaitable[Iterable[ReplyPart]]]) -> None:
         if not subjects.is_inbox(raw.reply):
-            log.warning("rpc.no_inbox", verb=verb.value)
+            log.warning("worker.no_inbox", verb=raw.subject.rsplit(".", 1)[1])
             return
 
         async def send(data: bytes) -> None:
-            with contextlib.suppress(nats.errors.Error):
+            try:
                 await self._client.publish(raw.reply, data)
+            except nats.errors.Error as e:
+                # Whoever asked hears nothing, and asks again.
+                log.warning("worker.reply_failed", size_bytes=len(data), error=type(e).__name__)
 
-        await self._rpc.answer(verb, raw.subject, raw.data, send)
+        await reply(raw.subject, send, make)
 
     async def _on_bump(self, raw: Any) -> None:
         headers = raw.headers or {}
-        self._contexts.on_broadcast(
-            subjects.context_of(raw.subject),
-            int(headers.get("Nats-Sequence", 0)),
-            int(headers.get("Nats-Last-Sequence", 0)),
-            raw.data,
-        )
+        try:
+            context_id = subjects.context_of(raw.subject)
+            sequence, previous = (int(headers.get(name, 0)) for name in _SEQUENCES)
+        except ValueError:
+            log.warning("worker.no_broadcast", subject=ascii(raw.subject[:_SHOWN]))
+            return
+        self._contexts.on_broadcast(context_id, sequence, previous, raw.data)
 
-    async def _on_consumer_deleted(self, raw: Any) -> None:
-        log.warning("worker.consumer_deleted", subject=raw.subject)
-        self._spawn(self._provision_again())
+    async def _on_deleted(self, raw: Any) -> None:
+        log.error("worker.deleted", subject=raw.subject)
+        if raw.subject.endswith(f".{subjects.STREAM_LOG}"):
+            # What was committed there counts no more. Whether there is to be a new log is for an operator
+            # to say: until then, commands wait.
+            self._contexts.forget_all()
+        else:
+            self._to_provision.set()
 
     async def _on_reconnect(self) -> None:
         """The server may be another one, or have lost what was in memory: look at everything again."""
         log.info("worker.reconnected")
         if hasattr(self, "_contexts"):
             self._contexts.forget_all()
-            self._spawn(self._provision_again())
+            self._to_provision.set()
 
-    async def _provision_again(self) -> None:
-        try:
-            await provision(self._client.jetstream(timeout=self.settings.io_timeout_s), self.settings)
-        except Unavailable as e:
-            # Another reconnect will come, and with it another try.
-            log.warning("worker.provision_failed", reason=e.message)
+    async def _provision(self) -> None:
+        await provision(self._client.jetstream(timeout=self.settings.io_timeout_s), self.settings)
+
+    async def _keep_provisioned(self) -> None:
+        """Provisions again whenever that is called for, and until it is done."""
+        first_s, longest_s = self.settings.retry_delay_s, self.settings.retry_delay_max_s
+        delay_s = first_s
+        while True:
+            await self._to_provision.wait()
+            self._to_provision.clear()
+            try:
+                await self._provision()
+                delay_s = first_s
+            except Unavailable as e:
+                # A server that has just started may answer before its JetStream does.
+                log.warning("worker.provision_failed", reason=e.message, delay_s=delay_s)
+                self._to_provision.set()
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, longest_s)
+            except ProvisionError as e:
+                log.critical("worker.gives_up", reason=e.message)
+                if self._application is not None:
+                    self._application.exit()
+                return
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -264,7 +370,12 @@ class Worker:
             log.error("worker.task_failed", exc_info=error)
 
 
+_SWEEP_LOCK_S: Final = 30.0
+_OPS_CONCURRENCY: Final = 4
 _CONSUMER_DELETED: Final = "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*"
+_STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
+_SEQUENCES: Final = ("Nats-Sequence", "Nats-Last-Sequence")
+_SHOWN: Final = 80
 
 
 def _connection(settings: WorkerSettings) -> dict[str, Any]:
@@ -279,8 +390,25 @@ def _connection(settings: WorkerSettings) -> dict[str, Any]:
     }
 
 
-def _broker(settings: WorkerSettings, name: str, on_reconnect: Any) -> NatsBroker:
-    return NatsBroker(
+def _redis(settings: WorkerSettings, timeout_s: float) -> Redis:
+    try:
+        pool = BlockingConnectionPool.from_url(
+            settings.redis_url.get_secret_value(),
+            max_connections=32,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            # Retries are for the caller to decide on: here they would only make it wait.
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError:
+        # Not redis-py's own words: they may hold the address, and that a password.
+        raise InvalidInput("redis_url is not the address of a Redis", field="redis_url") from None
+    return Redis.from_pool(pool)
+
+
+def _broker(settings: WorkerSettings, name: str, on_reconnect: Any) -> HardenedBroker:
+    return HardenedBroker(
         settings.nats_servers,
         name=name,
         **_connection(settings),
@@ -294,10 +422,9 @@ def _broker(settings: WorkerSettings, name: str, on_reconnect: Any) -> NatsBroke
     )
 
 
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
 async def _as_it_is(message: NatsMessage) -> NatsMessage:
     return message
-
-
-def _reply(message: NatsMessage) -> str | None:
-    found = (message.raw_message.headers or {}).get(REPLY_HEADER)
-    return found if isinstance(found, str) else None

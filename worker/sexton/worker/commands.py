@@ -63,25 +63,37 @@ class CommandHandler:
             raise MalformedMessage("only compactions are deferred")
         structlog.contextvars.bind_contextvars(context_id=command.context_id, event_id=command.event_id)
         result = await self._stage.run(command, body_digest(data), attempt=deliveries)
-        if isinstance(result, Summarised):
-            await self._outbox.send(result.command, reply)
-        else:
+        if not isinstance(result, Summarised):
             await self._outbox.publish(result, reply)
+            return
+        summarised = result.command.wire()
+        if len(summarised) <= self._max_command_bytes:
+            await self._outbox.send(subjects.command(command.context_id, command.kind), summarised, reply)
+            return
+        # No number of tries, each a model call, would make it any smaller.
+        message = f"with its summary, the compaction has {len(summarised)} bytes"
+        refused = Rejected(
+            context_id=command.context_id,
+            event_id=command.event_id,
+            code=RejectionCode.TOO_LARGE,
+            message=message,
+        )
+        await self._outbox.publish(refused, reply)
 
     async def _read(self, subject: str, data: bytes, reply: str | None) -> AnyCommand | None:
         """The command; None if it was refused and its sender has been told.
 
-        A broken command is answered if it says whose it is. Otherwise nobody would read the answer, and
-        it is a dead letter.
+        A broken command is answered. If it does not say whose it is, only its inbox hears of that, if it
+        has one; so it becomes a dead letter as well.
         """
         try:
             return self._understood(subject, data)
         except (InvalidInput, MalformedMessage, UnsupportedSchema) as e:
             outcome = _refusal(subject, data, e)
-            if outcome is None:
-                raise _dead(e) from e
-            log.info("commands.refused", code=outcome.code.value, reason=e.message)
+            log.info("commands.refused", code=outcome.code.value, reason=outcome.message)
             await self._outbox.publish(outcome, reply)
+            if outcome.event_id is None:
+                raise _dead(e) from e
             return None
 
     def _understood(self, subject: str, data: bytes) -> AnyCommand:
@@ -101,21 +113,23 @@ class CommandHandler:
         return command
 
 
-def _refusal(subject: str, data: bytes, error: SextonError) -> Rejected | None:
-    """A rejection addressed to the sender of a broken command, if it says who that is."""
+def _refusal(subject: str, data: bytes, error: SextonError) -> Rejected:
+    """A rejection of a broken command, with as much of its name as it has."""
     try:
-        context_id = subjects.context_of_command(subject)
-        event_id = token(event_id_of(data) or "", "event_id")
+        context_id: str | None = subjects.context_of_command(subject)
+        event_id: str | None = token(event_id_of(data) or "", "event_id")
     except InvalidInput:
-        return None
+        context_id = event_id = None
     code = _CODES.get(error.code, RejectionCode.INVALID)
-    return Rejected(context_id=context_id, event_id=event_id, code=code, message=error.message)
+    message = error.message[:_MAX_MESSAGE_CHARACTERS]
+    return Rejected(context_id=context_id, event_id=event_id, code=code, message=message)
 
 
 def _dead(error: SextonError) -> MalformedMessage:
     return error if isinstance(error, MalformedMessage) else MalformedMessage(error.message)
 
 
+_MAX_MESSAGE_CHARACTERS: Final = 1000
 _CODES: Final = {
     MalformedMessage.code: RejectionCode.MALFORMED,
     PayloadTooLarge.code: RejectionCode.TOO_LARGE,

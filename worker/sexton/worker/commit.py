@@ -6,6 +6,7 @@ the command is delivered again. `docs/protocol.md` has the table of crash points
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,11 +26,12 @@ from sexton.core.decide import (
 )
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyCommand, AnyOutcome
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import PayloadTooLarge, Unavailable
 from sexton.schemas.ids import level_of
 from sexton.schemas.outcome import Committed, RejectionCode
-from sexton.schemas.span import Identity
+from sexton.schemas.span import Identity, SpanState
 from sexton.worker.contexts import Contexts, Known
+from sexton.worker.holdings import Holdings
 from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError
 from sexton.worker.texts import ClaimMissing, drop_claims, load_texts
 
@@ -54,13 +56,23 @@ class Committer:
     """Carries out commands against the ports."""
 
     def __init__(
-        self, log_store: Log, cold: ColdStore, hot: HotStore, contexts: Contexts, *, attempts: int
+        self,
+        log_store: Log,
+        cold: ColdStore,
+        hot: HotStore,
+        contexts: Contexts,
+        holdings: Holdings,
+        *,
+        attempts: int,
+        confirm_after_s: float,
     ) -> None:
         self._log = log_store
         self._cold = cold
         self._hot = hot
         self._contexts = contexts
+        self._holdings = holdings
         self._attempts = attempts
+        self._confirm_after_s = confirm_after_s
 
     async def carry_out(
         self, command: AnyCommand, digest: str, *, redelivered: bool = False
@@ -75,19 +87,21 @@ class Committer:
         Raises:
             Unavailable: a store or the log did not answer, or too many races were lost; try again later.
         """
+        began = _clocks()
         known = await self._contexts.get(command.context_id)
         before = repeated(known.tree, command, digest)
         if before is not None:
             if redelivered and isinstance(before, Committed):
-                await self._confirm(known.tree, command, before)
+                await self._confirm_repeat(known.tree, command, before)
             return Done(before)
         try:
             contents = await load_texts(self._cold, command)
-        except ClaimMissing as e:
-            return await self._claim_missing(known, command, digest, e)
+        except (ClaimMissing, PayloadTooLarge) as e:
+            return await self._not_loaded(known, command, digest, e)
 
         for attempt in range(self._attempts):
-            decision = decide(known.tree, command, digest, contents)
+            held = await self._holdings.before(known, command)
+            decision = decide(known.tree, command, digest, contents, held.pins, pins_whole=held.whole)
             match decision:
                 case Settled(outcome):
                     # A tree that lags may refuse what the head would take, or know of no repeat.
@@ -102,6 +116,9 @@ class Committer:
                 case Commit():
                     done = await self._commit(known, command, decision)
                     if done is not None:
+                        if redelivered or _elapsed_s(began) > self._confirm_after_s:
+                            await self._confirm(command.context_id, decision.blobs)
+                        await self._drop_claims(command)
                         return done
             known = await self._contexts.refresh(command.context_id)
         raise Unavailable(f"lost {self._attempts} races for a commit", context_id=command.context_id)
@@ -116,9 +133,10 @@ class Committer:
         except LostRaceError:
             log.info("commit.lost_race", revision=record.revision)
             return None
+        except PayloadTooLarge as e:
+            return Done(rejection(known.tree, command, RejectionCode.TOO_LARGE, e.message))
         known = self._contexts.committed(known, record, data, sequence)
         await self._hot.put(command.context_id, decision.blobs)
-        await self._drop_claims(command)
         log.info("commit.done", kind=record.kind.value, revision=record.revision, epoch=record.epoch)
         events = known.tree.events
         assert events is not None  # noqa: S101 - a worker's trees have events
@@ -134,43 +152,45 @@ class Committer:
             except* Unavailable as group:
                 raise Unavailable(f"{len(group.exceptions)} writes failed", context_id=context_id) from group
 
-    async def _confirm(self, tree: ContextTree, command: AnyCommand, outcome: Committed) -> None:
+    async def _confirm(self, context_id: str, blobs: Sequence[Blob]) -> None:
         """Makes sure that a committed command's bytes are there, and puts them again if they are not.
 
         A worker that was paused long enough can commit a name whose bytes were swept as an orphan's in
         the meantime. The command still has the bytes.
         """
-        missing = [
-            identity
-            for span in outcome.spans
-            if (identity := _identity(tree, span.span_id, span.version)) is not None
-            and await self._cold.size_bytes(command.context_id, identity) != identity.size_bytes
-        ]
-        if not missing:
-            return
+        missing = [b for b in blobs if await self._cold.size_bytes(context_id, _identity(b)) != len(b.data)]
+        if missing:
+            log.warning("commit.bytes_put_again", blobs=len(missing))
+            await self._store(context_id, missing)
+
+    async def _confirm_repeat(self, tree: ContextTree, command: AnyCommand, outcome: Committed) -> None:
+        """`_confirm` for a command that an earlier delivery committed, as far as its versions are kept."""
         try:
             contents = await load_texts(self._cold, command)
         except ClaimMissing:
-            log.warning("commit.bytes_missing", revision=outcome.revision, blobs=len(missing))
+            # The commit dropped the claim after it had confirmed the bytes itself.
             return
-        by_hash = {(len(data), _hash(missing[0], data)): data for data in contents}
-        blobs = [
-            Blob(i.span_id, i.version, i.content_hash, by_hash[i.size_bytes, i.content_hash])
-            for i in missing
-            if (i.size_bytes, i.content_hash) in by_hash
-        ]
-        log.warning("commit.bytes_put_again", revision=outcome.revision, blobs=len(blobs))
-        await self._store(command.context_id, blobs)
+        kept = zip(outcome.spans, contents, strict=False) if contents else ()
+        await self._confirm(
+            command.context_id,
+            [
+                Blob(span.span_id, span.version, hashing.content_hash(level_of(span.span_id), data), data)
+                for span, data in kept
+                if _is_kept(tree, span.span_id, span.version)
+            ],
+        )
 
-    async def _claim_missing(
-        self, known: Known, command: AnyCommand, digest: str, error: ClaimMissing
+    async def _not_loaded(
+        self, known: Known, command: AnyCommand, digest: str, error: ClaimMissing | PayloadTooLarge
     ) -> Done:
         """Claims are dropped by the commit: one that is missing may belong to a commit unknown here."""
         known = await self._contexts.refresh(command.context_id)
         before = repeated(known.tree, command, digest)
         if before is not None:
             return Done(before)
-        return Done(rejection(known.tree, command, RejectionCode.CLAIM_MISSING, error.message))
+        missing = isinstance(error, ClaimMissing)
+        code = RejectionCode.CLAIM_MISSING if missing else RejectionCode.TOO_LARGE
+        return Done(rejection(known.tree, command, code, error.message))
 
     async def _drop_claims(self, command: AnyCommand) -> None:
         try:
@@ -183,13 +203,29 @@ class Committer:
 _PARALLEL_WRITES: Final = 16
 
 
-def _identity(tree: ContextTree, span_id: str, version: int) -> Identity | None:
+def _identity(blob: Blob) -> Identity:
+    return Identity(
+        span_id=blob.span_id,
+        version=blob.version,
+        level=level_of(blob.span_id),
+        content_hash=blob.content_hash,
+        size_bytes=len(blob.data),
+    )
+
+
+def _is_kept(tree: ContextTree, span_id: str, version: int) -> bool:
+    """Whether the bytes of a version must be there: not those of one that is condemned or collected."""
     node = tree.nodes.get(span_id)
-    if node is not None and node.version == version:
-        return node.identity
     stone = tree.tombstones.get((span_id, version))
-    return stone.identity if stone is not None else None
+    state = stone.state if stone is not None else node.state if node is not None else None
+    current = stone is not None or (node is not None and node.version == version)
+    return current and state not in (SpanState.CONDEMNED, SpanState.COLLECTED)
 
 
-def _hash(identity: Identity, data: bytes) -> str:
-    return hashing.content_hash(level_of(identity.span_id), data)
+def _clocks() -> tuple[float, float]:
+    """Two clocks: one stands still while the machine is suspended, the other may be set."""
+    return time.monotonic(), time.time()
+
+
+def _elapsed_s(began: tuple[float, float]) -> float:
+    return max(now - then for now, then in zip(_clocks(), began, strict=True))

@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import structlog
 from pydantic_core import from_json
@@ -19,7 +20,13 @@ from sexton.core.apply import apply
 from sexton.core.snapshot import dump, restore
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyRecord, decode, decode_record
-from sexton.schemas.errors import LineageError, MalformedMessage, RevisionGap, UnsupportedSchema
+from sexton.schemas.errors import (
+    LineageError,
+    MalformedMessage,
+    PeerError,
+    RevisionGap,
+    UnsupportedSchema,
+)
 from sexton.schemas.rpc import Snapshot
 from sexton.worker.ports import Entry, HotStore, Log
 
@@ -46,6 +53,14 @@ class _Tail:
     size_bytes: int = 0
 
     def add(self, revision: int, data: bytes) -> None:
+        if self.entries:
+            last, _ = self.entries[-1]
+            if revision <= last:
+                # The broadcast was quicker than whoever read it from the log.
+                return
+            if revision > last + 1:
+                self.entries.clear()
+                self.size_bytes = 0
         self.entries.append((revision, data))
         self.size_bytes += len(data)
         while len(self.entries) > _TAIL_RECORDS or self.size_bytes > _TAIL_BYTES:
@@ -57,6 +72,8 @@ class _Cached:
     known: Known
     tail: _Tail
     snapshot_revision: int
+    behind: bool = False
+    """A broadcast was missed: the next use reads the log."""
 
 
 class Contexts:
@@ -80,13 +97,14 @@ class Contexts:
         self._spawn = spawn
         self._cached: OrderedDict[str, _Cached] = OrderedDict()
         self._spans = 0
-        self._loading: dict[str, asyncio.Lock] = {}
+        # Each lives as long as somebody waits for it.
+        self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._snapshotting: set[str] = set()
 
     async def get(self, context_id: str) -> Known:
         """The context as this process knows it; read from the log if it does not. Raises `Unavailable`."""
         cached = self._cached.get(context_id)
-        if cached is not None:
+        if cached is not None and not cached.behind:
             self._cached.move_to_end(context_id)
             return cached.known
         return await self.refresh(context_id)
@@ -100,13 +118,9 @@ class Contexts:
             LineageError: the log contradicts itself.
         """
         lock = self._loading.setdefault(context_id, asyncio.Lock())
-        try:
-            async with lock:
-                head = await self._log.head(context_id)
-                return await self._caught_up(context_id, head)
-        finally:
-            if not lock.locked():
-                self._loading.pop(context_id, None)
+        async with lock:
+            head = await self._log.head(context_id)
+            return await self._caught_up(context_id, head)
 
     def committed(self, before: Known, record: AnyRecord, data: bytes, sequence: int) -> Known:
         """Takes in a record that this process has committed on `before`."""
@@ -115,13 +129,15 @@ class Contexts:
         return known
 
     def on_broadcast(self, context_id: str, sequence: int, previous: int, data: bytes) -> None:
-        """Takes in a broadcast record if it is the next one of a tree in memory; else leaves it alone.
+        """Takes in a broadcast record if it is the next one of a tree in memory.
 
-        Anything that does not fit is not an error here: the tree is dropped, and the next use reads the
-        log.
+        Anything that does not fit is not an error here: the next use reads the log.
         """
         cached = self._cached.get(context_id)
-        if cached is None or sequence <= cached.known.sequence or previous != cached.known.sequence:
+        if cached is None or sequence <= cached.known.sequence:
+            return
+        if previous != cached.known.sequence:
+            cached.behind = True
             return
         try:
             record = decode_record(data)
@@ -166,19 +182,26 @@ class Contexts:
         """`base` brought to `head`. Raises `LineageError` if the log does not continue `base`."""
         tree, sequence, fresh = base.tree, base.sequence, list[tuple[int, bytes]]()
         if sequence < head.sequence:
-            async for entry in self._log.read(tree.context_id, sequence, head.sequence):
-                record = decode_record(entry.data)
-                tree = apply(tree, record)
-                sequence = entry.sequence
-                fresh.append((record.revision, entry.data))
+            try:
+                async for entry in self._log.read(tree.context_id, sequence, head.sequence):
+                    record = decode_record(entry.data)
+                    tree = apply(tree, record)
+                    sequence = entry.sequence
+                    fresh.append((record.revision, entry.data))
+            except BaseException:
+                # Whoever asked may have run out of time, or the log may have stopped answering. The next
+                # one goes on from here, or a long log could never be read at all.
+                if fresh:
+                    self._keep(Known(tree, sequence), fresh, behind=True)
+                raise
         elif decode_record(head.data).chain != tree.chain:
             raise LineageError(f"the log of {tree.context_id} was recreated")
         known = Known(tree, sequence)
         self._keep(known, fresh)
         return known
 
-    def _keep(self, known: Known, fresh: list[tuple[int, bytes]]) -> None:
-        """Keeps the newer of what is in memory and `known`."""
+    def _keep(self, known: Known, fresh: list[tuple[int, bytes]], *, behind: bool = False) -> None:
+        """Keeps the newer of what is in memory and `known`; `behind` says that the log has more."""
         context_id = known.tree.context_id
         cached = self._cached.get(context_id)
         if cached is None:
@@ -189,7 +212,10 @@ class Contexts:
             self._spans += len(known.tree.nodes) - len(cached.known.tree.nodes)
             cached.known = known
         else:
+            if known.sequence == cached.known.sequence:
+                cached.behind = behind
             return
+        cached.behind = behind
         for revision, data in fresh:
             cached.tail.add(revision, data)
         self._cached.move_to_end(context_id)
@@ -228,7 +254,7 @@ class Contexts:
         try:
             (sequence,) = _SEQUENCE.unpack_from(data)
             tree = await asyncio.to_thread(_unpacked, data)
-        except (struct.error, MalformedMessage, UnsupportedSchema) as e:
+        except (struct.error, ValueError, PeerError) as e:
             log.warning("contexts.snapshot_unusable", context_id=context_id, reason=type(e).__name__)
             return None
         if tree.context_id != context_id or tree.events is None:

@@ -29,6 +29,8 @@ from sexton.worker.settings import WorkerSettings
 log: Final = structlog.get_logger("sexton.delivery")
 
 _BEATS_PER_ACK_WAIT: Final = 3
+_MAX_MESSAGE_CHARACTERS: Final = 1000
+"""Of a reason. The letter and the original must fit into one message together."""
 
 
 class Delivery:
@@ -101,7 +103,7 @@ class Delivery:
         letter = DeadLetter(
             subject=msg.raw_message.subject,
             reason=reason,
-            message=message,
+            message=message[:_MAX_MESSAGE_CHARACTERS],
             stream=meta.stream,
             stream_sequence=meta.sequence.stream,
             deliveries=meta.num_delivered,
@@ -112,7 +114,8 @@ class Delivery:
                 msg.raw_message.data,
                 headers={
                     DEAD_LETTER_HEADER: letter.model_dump_json(exclude_none=True, ensure_ascii=True),
-                    "Nats-Msg-Id": f"{meta.stream}-{meta.sequence.stream}",
+                    # With the time: a stream that was made anew begins again at one.
+                    "Nats-Msg-Id": f"{meta.stream}-{meta.sequence.stream}-{meta.timestamp.timestamp()}",
                 },
             )
         except (TimeoutError, nats.errors.Error, OSError) as e:
@@ -123,7 +126,7 @@ class Delivery:
         log.error(
             "delivery.dead_letter",
             reason=reason,
-            message=message,
+            message=letter.message,
             stream=meta.stream,
             sequence=meta.sequence.stream,
         )

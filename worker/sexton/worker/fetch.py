@@ -10,9 +10,8 @@ from typing import Final
 import structlog
 
 from sexton.core.check import Action, Verdict, accept, check, diagnose
-from sexton.core.text import MARGIN_BYTES, check_cut
 from sexton.core.tree import ContextTree
-from sexton.schemas.errors import BoundaryError, HardFailure, HashMismatch, SextonError, Unavailable
+from sexton.schemas.errors import HardFailure, HashMismatch, SextonError, Unavailable
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import Answer, FetchRequest, Tier
 from sexton.schemas.span import Identity
@@ -91,9 +90,6 @@ class Fetcher:
             return accept(verdict, data, Tier.COLD), data
         except (HardFailure, HashMismatch) as e:
             raise await self._confirmed(context_id, verdict, target, e) from None
-        except BoundaryError:
-            await self._explain_cut(context_id, target, pointer)
-            raise
 
     async def _confirmed(
         self, context_id: str, verdict: Verdict, target: Identity, first: SextonError
@@ -116,13 +112,6 @@ class Fetcher:
                 version=target.version,
             )
         return second
-
-    async def _explain_cut(self, context_id: str, target: Identity, pointer: Pointer) -> None:
-        """Raises a `BoundaryError` that knows the neighbouring bytes, if the range cuts a character."""
-        start = max(0, pointer.offset - MARGIN_BYTES)
-        end = min(target.size_bytes, pointer.offset + pointer.length + MARGIN_BYTES)
-        window = await self._cold.read(context_id, target, start, end - start)
-        check_cut(window, pointer.offset - start, pointer.length, start)
 
 
 def _checked(request: FetchRequest, tree: ContextTree) -> Verdict:

@@ -7,6 +7,7 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 
 def configure(level: str = "INFO", *, json: bool = True) -> None:
@@ -18,7 +19,11 @@ def configure(level: str = "INFO", *, json: bool = True) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     render: list[structlog.types.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        # Without the local variables of each frame: they hold content.
+        [
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if json
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )

@@ -1,17 +1,28 @@
 """What the worker says: outcomes, deferred compactions, compactions that got their summary."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
+from nats.js.api import PubAck
 
 from sexton.schemas import subjects
-from sexton.schemas.codec import AnyCommand, AnyOutcome
+from sexton.schemas.codec import AnyOutcome
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.outcome import REPLY_HEADER
 
 _MESSAGE_ID: Final = "Nats-Msg-Id"
+_MAX_INBOX_CHARACTERS: Final = 256
+"""A subject that does not fit into the server's control line costs the connection."""
+
+
+def reply_of(headers: Mapping[str, str] | None) -> str | None:
+    """The inbox that a command names for its outcome; None if there is none, or it is no inbox."""
+    found = (headers or {}).get(REPLY_HEADER)
+    usable = found is not None and len(found) <= _MAX_INBOX_CHARACTERS and subjects.is_inbox(found)
+    return found if usable else None
 
 
 class Outbox:
@@ -22,7 +33,7 @@ class Outbox:
         self._js = client.jetstream(timeout=timeout_s)
 
     async def publish(self, outcome: AnyOutcome, reply: str | None) -> None:
-        """Publishes an outcome to whoever listens. Raises `Unavailable`.
+        """Publishes an outcome to whoever listens, and to `reply` (see `reply_of`). Raises `Unavailable`.
 
         Nobody may be listening: a sender that missed its outcome sends the command again.
         """
@@ -30,27 +41,39 @@ class Outbox:
         try:
             if outcome.context_id is not None and outcome.event_id is not None:
                 await self._client.publish(subjects.outcome(outcome.context_id, outcome.event_id), data)
-            if reply is not None and subjects.is_inbox(reply):
+            if reply is not None:
                 await self._client.publish(reply, data)
         except (nats.errors.Error, OSError) as e:
             raise Unavailable(f"the outcome could not be published: {type(e).__name__}") from e
 
     async def defer(self, context_id: str, event_id: str, data: bytes, reply: str | None) -> None:
         """Leaves a compaction to the summarise stage, as it came. Raises `Unavailable`."""
-        # The id spares a second model call while the first one runs; nothing rests on it.
+        subject = subjects.summarise(context_id)
         headers = _headers(reply) | {_MESSAGE_ID: f"{context_id}.{event_id}"}
-        await self._store(subjects.summarise(context_id), data, headers)
+        ack = await self._store(subject, data, headers)
+        # The id spares a second model call while the first one waits or runs. Once that has ended, the
+        # server would still drop a repeat, and with it its outcome.
+        if ack.duplicate and not await self._waits(ack.seq):
+            await self._store(subject, data, _headers(reply))
 
-    async def send(self, command: AnyCommand, reply: str | None) -> None:
+    async def send(self, subject: str, data: bytes, reply: str | None) -> None:
         """Sends a command on its way, for whoever waits at `reply`. Raises `Unavailable`."""
-        subject = subjects.command(command.context_id, command.kind)
-        await self._store(subject, command.wire(), _headers(reply))
+        await self._store(subject, data, _headers(reply))
 
-    async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+    async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> PubAck:
         try:
-            await self._js.publish(subject, data, headers=headers or None)
+            return await self._js.publish(subject, data, headers=headers or None)
         except (TimeoutError, nats.errors.Error, OSError) as e:
             raise Unavailable(f"{subject.split('.')[1]}: {type(e).__name__}", operation="publish") from e
+
+    async def _waits(self, sequence: int) -> bool:
+        try:
+            await self._js.get_msg(subjects.STREAM_SUMMARISE, sequence)
+        except nats.js.errors.NotFoundError:
+            return False
+        except (TimeoutError, nats.errors.Error, OSError) as e:
+            raise Unavailable(f"summarise: {type(e).__name__}", operation="get") from e
+        return True
 
 
 def _headers(reply: str | None) -> dict[str, str]:

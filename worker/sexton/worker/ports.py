@@ -5,11 +5,23 @@ No foreign exception crosses a port: an outage is `Unavailable`, whatever librar
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
+from sexton.core.collection import Version
 from sexton.core.decide import Blob
+from sexton.core.pins import Pins
+from sexton.core.sweep import Observation
 from sexton.schemas.ids import Level
-from sexton.schemas.span import Identity
+from sexton.schemas.leases import (
+    HeartbeatRequest,
+    HolderRequest,
+    LeaseInfo,
+    PinInfo,
+    PinRequest,
+    ReleaseRequest,
+)
+from sexton.schemas.span import Identity, SpanVersion
 
 
 class LostRaceError(Exception):
@@ -36,14 +48,34 @@ class Log(Protocol):
         """Records with `after` < sequence <= `upto`, in order. Raises `Unavailable`."""
         ...
 
+    def contexts(self) -> AsyncIterator[list[str]]:
+        """All contexts that have records, in batches. Raises `Unavailable`."""
+        ...
+
     async def append(self, context_id: str, data: bytes, expected: int) -> int:
         """Commits a record if the context's last sequence is `expected`; 0 for none. Gives its sequence.
 
         Raises:
             LostRaceError: it was not, or no answer came.
+            PayloadTooLarge: the log takes no record of this size.
             Unavailable: there is no connection; nothing was sent.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """An object of the cold store, as its key says."""
+
+    key: str
+    modified: datetime
+    """On the store's clock."""
+    size_bytes: int
+    context_id: str | None = None
+    """None: not a key that this program makes."""
+    version: Version | None = None
+    """None: a chunk of a claim."""
+    content_hash: str | None = None
 
 
 class ColdStore(Protocol):
@@ -69,6 +101,22 @@ class ColdStore(Protocol):
         """Size of a version's bytes; None if there are none. Raises `Unavailable`."""
         ...
 
+    async def delete(self, context_id: str, identity: Identity) -> None:
+        """Deletes a version's bytes; no error if there are none. Raises `Unavailable`."""
+        ...
+
+    def stored(self) -> AsyncIterator[StoredBlob]:
+        """All objects, in no order. Raises `Unavailable`."""
+        ...
+
+    async def clock(self, token: str) -> datetime:
+        """The store's own time, as it stamps a new object. Raises `Unavailable`."""
+        ...
+
+    async def delete_key(self, key: str) -> None:
+        """Deletes one object; no error if it is gone. Raises `Unavailable`."""
+        ...
+
     async def write_chunk(self, context_id: str, digest: str, index: int, data: bytes) -> None:
         """Keeps one chunk of a claim. Raises `Unavailable`."""
         ...
@@ -82,6 +130,113 @@ class ColdStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the registry says to a heartbeat."""
+
+    operation: int
+    """The last operation of the holder that it knows."""
+    announce: bool
+    """It knows another set of pins than the holder claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivePins:
+    """What live holders pin, as far as the registry knows."""
+
+    pins: Pins
+    age_ms: int
+    """How long the registry has been whole. Younger than a lease, it may not know of every holder yet."""
+
+
+class Registry(Protocol):
+    """Who is alive and what they hold: leases, pins, marks. Loses everything at any moment.
+
+    Every method raises `Unavailable` if the registry does not answer: unknown is not zero. Those on a
+    holder's behalf raise `Fenced` if a newer process of its id has registered, and `LeaseLost` if it has no
+    good lease.
+    """
+
+    async def beat(self, request: HeartbeatRequest) -> Beat:
+        """Renews a lease; it is only ever extended. May begin one, end it, or take in a whole set."""
+        ...
+
+    async def pin(self, request: PinRequest) -> bool:
+        """Adds pins; False if the operation is older than one already known. Raises `TooManyPins`."""
+        ...
+
+    async def release(self, request: ReleaseRequest) -> bool:
+        """Drops pins; False if the operation is older than one already known."""
+        ...
+
+    async def withdraw(self, request: HolderRequest, versions: Sequence[SpanVersion]) -> None:
+        """Takes back pins that the log has refused, if `request` is still the holder's last operation."""
+        ...
+
+    async def live(self, context_id: str, versions: Sequence[Version]) -> LivePins:
+        """The live pins on versions."""
+        ...
+
+    async def observe(self, context_id: str, versions: Sequence[Version], *, mark: bool) -> Observation:
+        """What a sweep looks at, at one instant; with `mark`, unpinned versions get a mark."""
+        ...
+
+    async def generation(self, context_id: str) -> str:
+        """Names the registry's generation, which changes whenever it may have lost something."""
+        ...
+
+    async def born(self, context_id: str, generation: str) -> None:
+        """Says that the context had no record at some moment after `generation` was read.
+
+        Nothing can have been pinned before, so the registry need not wait for holders it may have lost.
+        """
+        ...
+
+    async def unmark(self, context_id: str, versions: Sequence[Version]) -> None:
+        """Forgets the marks of versions that are collected."""
+        ...
+
+    async def holders(self, context_id: str) -> list[LeaseInfo]:
+        """All leases."""
+        ...
+
+    async def held(self, context_id: str) -> list[PinInfo]:
+        """All live pins."""
+        ...
+
+
+class SweepIndex(Protocol):
+    """Contexts that may have tombstones, and locks on shards of them. Every method raises `Unavailable`."""
+
+    async def note(self, context_ids: Sequence[str]) -> None:
+        """Notes contexts, before a record that makes a tombstone there is committed."""
+        ...
+
+    async def drop(self, context_id: str) -> None:
+        """Drops a context in which a sweep found none, unless it was noted lately."""
+        ...
+
+    async def contexts(self, shard: int, limit: int) -> list[str]:
+        """Contexts of a shard, those swept longest ago first."""
+        ...
+
+    async def complete(self) -> bool:
+        """Whether the index has noted every context since the registry began."""
+        ...
+
+    async def set_complete(self) -> None:
+        """Says that it has."""
+        ...
+
+    async def lock(self, shard: int, token: str, for_s: float) -> bool:
+        """Takes or renews the lock on a shard; False if another has it. A convenience, no fence."""
+        ...
+
+    async def unlock(self, shard: int, token: str) -> None:
+        """Gives the lock back if it is still ours."""
+        ...
+
+
 class HotStore(Protocol):
     """What may be lost: hot bytes and snapshots. A miss and an outage look the same to the caller."""
 
@@ -91,6 +246,10 @@ class HotStore(Protocol):
 
     async def get(self, context_id: str, identity: Identity) -> bytes | None:
         """A version's bytes, unverified; None if they are not there, or the store is not."""
+        ...
+
+    async def drop(self, context_id: str, identities: Sequence[Identity]) -> None:
+        """Forgets bytes. Never raises: what stays is never asked for again, and expires."""
         ...
 
     async def put_snapshot(self, context_id: str, data: bytes) -> None:

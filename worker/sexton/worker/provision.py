@@ -130,6 +130,21 @@ def consumers(settings: WorkerSettings) -> Iterator[tuple[str, ConsumerConfig]]:
     )
 
 
+def check_payload(max_payload_bytes: int, settings: WorkerSettings) -> None:
+    """Checks that whatever was accepted can also be passed on: a dead letter is a command and some headers.
+
+    Raises:
+        ProvisionError: the server's `max_payload` is too small for the worker's settings.
+    """
+    needed = settings.max_command_bytes + 2 * _HEADER_ROOM_BYTES
+    if max_payload_bytes < needed:
+        raise ProvisionError(
+            f"the NATS server's max_payload is {max_payload_bytes} bytes, commands of up to "
+            f"{settings.max_command_bytes} bytes need {needed}. Raise it, or lower max_command_bytes.",
+            differences={"max_payload": {"is": max_payload_bytes, "must_be": needed}},
+        )
+
+
 async def provision(js: JetStreamContext, settings: WorkerSettings) -> None:
     """Makes what is missing, and checks what is there.
 
@@ -172,12 +187,19 @@ async def _stream(js: JetStreamContext, meant: StreamConfig) -> None:
         "allow_direct": bool(meant.allow_direct),
         "storage": meant.storage,
         "num_replicas": meant.num_replicas,
+        # Each of these could drop what was accepted, silently.
+        "discard": meant.discard,
+        "max_age": meant.max_age or 0,
+        "max_msgs_per_subject": _UNLIMITED,
+        "deny_delete": bool(meant.deny_delete),
     }
     actual = {
         **{name: getattr(found, name) for name in wanted},
         "republish": _shown(found.republish),
         "subject_transform": _shown(found.subject_transform),
         "allow_direct": bool(found.allow_direct),
+        "deny_delete": bool(found.deny_delete),
+        "max_age": found.max_age or 0,
     }
     _compare(f"stream {meant.name}", wanted, actual)
 

@@ -1,61 +1,43 @@
 """Answers to holders: `sync`, `fetch`, `put`. Requests and replies, no state of their own."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import structlog
 
-from sexton.core.answer import SyncMode, error_part, fetch_parts, sync_mode, sync_parts
-from sexton.schemas import subjects
+from sexton.core.answer import SyncMode, fetch_parts, sync_mode, sync_parts
 from sexton.schemas.codec import decode
-from sexton.schemas.errors import InvalidInput, SextonError, Unavailable
+from sexton.schemas.errors import InvalidInput
+from sexton.schemas.leases import HeartbeatRequest, PinRequest, ReleaseRequest
 from sexton.schemas.rpc import (
-    FetchPart,
     FetchRequest,
     PutReply,
     PutRequest,
     ReplyPart,
-    RpcError,
     SyncPart,
     SyncRequest,
     Verb,
 )
 from sexton.worker.contexts import Contexts
 from sexton.worker.fetch import Fetcher
+from sexton.worker.leases import Leases
 from sexton.worker.ports import ColdStore
 from sexton.worker.texts import store_chunk
 
 log: Final = structlog.get_logger("sexton.rpc")
 
-Send = Callable[[bytes], Awaitable[None]]
-Parts = Iterable[SyncPart] | Iterable[FetchPart] | Iterable[PutReply] | Iterable[RpcError]
-
 
 class RpcService:
-    """Answers requests. Every request gets an answer, if only an error."""
+    """Answers holders' requests."""
 
-    def __init__(self, contexts: Contexts, fetcher: Fetcher, cold: ColdStore) -> None:
+    def __init__(self, contexts: Contexts, fetcher: Fetcher, cold: ColdStore, leases: Leases) -> None:
         self._contexts = contexts
         self._fetcher = fetcher
         self._cold = cold
+        self._leases = leases
 
-    async def answer(self, verb: Verb, subject: str, data: bytes, send: Send) -> None:
-        """Answers one request by sending one or more parts."""
-        context_id = ""
-        parts: Parts
-        try:
-            context_id = subjects.context_of(subject)
-            parts = await self._parts(verb, context_id, data)
-        except SextonError as e:
-            parts = [error_part(context_id or "unknown", e)]
-        except Exception as e:
-            log.exception("rpc.failed", verb=verb.value)
-            parts = [error_part(context_id or "unknown", Unavailable(f"internal error: {type(e).__name__}"))]
-        part: ReplyPart
-        for part in parts:
-            await send(part.wire())
-
-    async def _parts(self, verb: Verb, context_id: str, data: bytes) -> Parts:
+    async def parts(self, verb: Verb, context_id: str, data: bytes) -> Iterable[ReplyPart]:
+        """The parts of one answer. Raises the error that is to be the answer instead."""
         match verb:
             case Verb.SYNC:
                 return await self._sync(_same(context_id, decode(SyncRequest, data)))
@@ -66,6 +48,12 @@ class RpcService:
                 request = _same(context_id, decode(PutRequest, data))
                 await store_chunk(self._cold, request)
                 return [PutReply(context_id=context_id)]
+            case Verb.PIN:
+                return [await self._leases.pin(_same(context_id, decode(PinRequest, data)))]
+            case Verb.RELEASE:
+                return [await self._leases.release(_same(context_id, decode(ReleaseRequest, data)))]
+            case Verb.HEARTBEAT:
+                return [await self._leases.heartbeat(_same(context_id, decode(HeartbeatRequest, data)))]
 
     async def _sync(self, request: SyncRequest) -> Iterable[SyncPart]:
         known = await self._contexts.refresh(request.context_id)
@@ -78,7 +66,7 @@ class RpcService:
         return sync_parts(known.tree, mode)
 
 
-R = TypeVar("R", SyncRequest, FetchRequest, PutRequest)
+R = TypeVar("R", SyncRequest, FetchRequest, PutRequest, PinRequest, ReleaseRequest, HeartbeatRequest)
 
 
 def _same(context_id: str, request: R) -> R:

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from sexton.schemas.leases import MAX_TTL_MS, MIN_TTL_MS
 from sexton.schemas.limits import MAX_COMMAND_BYTES
 
 
@@ -39,7 +40,9 @@ class WorkerSettings(BaseSettings):
     """Lost races for one commit before the command is given back."""
 
     io_timeout_s: Annotated[float, Field(gt=0)] = 5.0
-    """One answer of NATS, Redis or the cold store."""
+    """One answer of NATS or the cold store."""
+    hot_timeout_s: Annotated[float, Field(gt=0)] = 0.25
+    """One answer of Redis. What it holds only saves time, so nobody waits for it for long."""
     fetch_budget_s: Annotated[float, Field(gt=0)] = 2.0
     """Latency budget of a fetch, if the request names none."""
     rpc_concurrency: Annotated[int, Field(ge=1)] = 64
@@ -55,6 +58,19 @@ class WorkerSettings(BaseSettings):
     """How long new bytes stay in Redis."""
     hot_max_bytes: Annotated[int, Field(ge=0)] = 256 * 1024
     """Larger spans are served from the cold store only."""
+
+    lease_ttl_max_s: Annotated[float, Field(ge=MIN_TTL_MS / 1000, le=MAX_TTL_MS / 1000)] = 60.0
+    """The longest lease that a holder may ask for. After the registry was lost,
+    nothing is collected for so long."""
+    quiet_s: Annotated[float, Field(gt=0)] = 5.0
+    """How long a version must have been without a pin before its collection is announced: more than Redis can
+    lose in a fail-over. Every live holder must have been heard from since, too."""
+    sweep_interval_s: Annotated[float, Field(gt=0)] = 10.0
+    """Between two sweeps for tombstones."""
+    orphan_interval_s: Annotated[float, Field(gt=0)] = 6 * 3600.0
+    """Between two sweeps for bytes that no record names."""
+    orphan_min_age_s: Annotated[float, Field(ge=0)] = 24 * 3600.0
+    """Younger bytes may belong to a commit that is under way. Far above any commit's time."""
 
     summariser: str = "extractive"
     """`extractive`, or `command:PROGRAM ARGS`: reads the sources on stdin, writes the summary to stdout."""

@@ -6,7 +6,8 @@ from typing import Final
 
 from sexton.core.decide import texts
 from sexton.schemas.codec import AnyCommand
-from sexton.schemas.errors import InvalidInput, SextonError
+from sexton.schemas.errors import InvalidInput, PayloadTooLarge, SextonError
+from sexton.schemas.limits import MAX_SPAN_BYTES
 from sexton.schemas.rpc import PutRequest
 from sexton.schemas.span import Claim, Text
 from sexton.worker.ports import ColdStore
@@ -25,8 +26,16 @@ async def load_texts(cold: ColdStore, command: AnyCommand) -> list[bytes]:
 
     Raises:
         ClaimMissing: chunks are missing, or they are not what the claim says.
+        PayloadTooLarge: the claims are for more than fits into memory at once.
         Unavailable: the store did not answer.
     """
+    claimed_bytes = sum(text.claim.size_bytes for text in texts(command) if text.claim is not None)
+    if claimed_bytes > MAX_SPAN_BYTES:
+        raise PayloadTooLarge(
+            f"claims of {claimed_bytes} bytes in one command; it has at most {MAX_SPAN_BYTES}",
+            limit=MAX_SPAN_BYTES,
+            actual=claimed_bytes,
+        )
     return [await _load(cold, command.context_id, text) for text in texts(command)]
 
 

@@ -2,8 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError
@@ -14,10 +18,18 @@ from sexton.core.decide import Blob
 from sexton.schemas.errors import InvalidInput, LeafCorrupt, LeafLost, Unavailable
 from sexton.schemas.ids import level_of
 from sexton.schemas.span import Identity
+from sexton.worker.ports import StoredBlob
+
+if TYPE_CHECKING:
+    # Exists for type checkers only.
+    from obstore import ObjectMeta
 
 T = TypeVar("T")
 
 _UPPER: Final = re.compile("[A-Z]")
+_FOLDED: Final = re.compile("=([a-z])")
+_BLOBS: Final = "blobs"
+_CLAIMS: Final = "claims"
 
 
 def open_store(url: str) -> ObjectStore:
@@ -29,7 +41,8 @@ def open_store(url: str) -> ObjectStore:
     if url.startswith("memory:"):
         return MemoryStore()
     if url.startswith("file://"):
-        return LocalStore(url.removeprefix("file://"), mkdir=True)
+        # Quoted, as `Path.as_uri` gives it: a blank in the path is a %20 in the URL.
+        return LocalStore(url2pathname(urlsplit(url).path), mkdir=True)
     try:
         return from_url(url)
     except (BaseError, ValueError) as e:
@@ -88,6 +101,41 @@ class ObjectColdStore:
             return None
         return meta["size"]
 
+    async def delete(self, context_id: str, identity: Identity) -> None:
+        """See `ColdStore.delete`."""
+        await self.delete_key(_key(context_id, identity))
+
+    async def delete_key(self, key: str) -> None:
+        """See `ColdStore.delete_key`."""
+        try:
+            await self._within("cold.delete", obstore.delete_async(self._store, key))
+        except _MissingError:
+            return
+
+    async def stored(self) -> AsyncIterator[StoredBlob]:
+        """See `ColdStore.stored`."""
+        for prefix in (_BLOBS, _CLAIMS):
+            pages = obstore.list(self._store, prefix=prefix)
+            while True:
+                try:
+                    page = await self._within("cold.list", anext(pages, None))
+                except _MissingError:
+                    break
+                if page is None:
+                    break
+                for meta in page:
+                    yield _stored(meta)
+
+    async def clock(self, token: str) -> datetime:
+        """See `ColdStore.clock`."""
+        key = f"clock/{token}"
+        await self._within("cold.clock", obstore.put_async(self._store, key, b"."))
+        try:
+            meta = await self._within("cold.clock", obstore.head_async(self._store, key))
+        finally:
+            await self.delete_key(key)
+        return meta["last_modified"]
+
     async def write_chunk(self, context_id: str, digest: str, index: int, data: bytes) -> None:
         """See `ColdStore.write_chunk`."""
         await self._within(
@@ -126,7 +174,10 @@ class ObjectColdStore:
         except Unavailable:
             # A range past the end of a damaged object is refused in the words of each store's own API:
             # the object's size tells damage from an outage.
-            meta = await self._within("cold.head", obstore.head_async(self._store, key))
+            try:
+                meta = await self._within("cold.head", obstore.head_async(self._store, key))
+            except _MissingError:
+                return None
             if meta["size"] < offset + length:
                 return b""
             raise
@@ -155,11 +206,38 @@ def _key(context_id: str, identity: Identity) -> str:
 def _blob_key(context_id: str, span_id: str, version: int, content_hash: str) -> str:
     """One key per version. The hash is in it, so a racer that lost cannot overwrite the winner's bytes."""
     level, name = span_id.split(":")
-    return f"blobs/{_folded(context_id)}/{level}/{_folded(name)}/{version}-{content_hash.replace(':', '-')}"
+    return (
+        f"{_BLOBS}/{_folded(context_id)}/{level}/{_folded(name)}/{version}-{content_hash.replace(':', '-')}"
+    )
 
 
 def _chunk_key(context_id: str, digest: str, index: int) -> str:
-    return f"claims/{_folded(context_id)}/{digest.replace(':', '-')}/{index}"
+    return f"{_CLAIMS}/{_folded(context_id)}/{digest.replace(':', '-')}/{index}"
+
+
+def _stored(meta: "ObjectMeta") -> StoredBlob:
+    """What a key says. Keys that this program does not make are nobody's business here."""
+    plain = StoredBlob(key=meta["path"], modified=meta["last_modified"], size_bytes=meta["size"])
+    match meta["path"].split("/"):
+        case [root, context, level, name, last] if root == _BLOBS:
+            version, _, digest = last.partition("-")
+            algorithm, _, digits = digest.rpartition("-")
+            if not version.isdecimal():
+                return plain
+            span = (f"{level}:{_unfolded(name)}", int(version))
+            return replace(
+                plain,
+                context_id=_unfolded(context),
+                version=span,
+                content_hash=f"{algorithm}:{digits}",
+            )
+        case [root, context, _, _] if root == _CLAIMS:
+            return replace(plain, context_id=_unfolded(context))
+    return plain
+
+
+def _unfolded(folded: str) -> str:
+    return _FOLDED.sub(lambda m: m[1].upper(), folded)
 
 
 def _folded(token: str) -> str:

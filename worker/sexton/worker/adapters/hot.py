@@ -1,7 +1,8 @@
 """Hot bytes and snapshots on Redis or Valkey. All of it may be lost at any moment."""
 
+import time
 import zlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar, cast
 
@@ -17,16 +18,22 @@ T = TypeVar("T")
 log: Final = structlog.get_logger("sexton.hot")
 
 _COMPRESSION: Final = 1
+_PAUSE_S: Final = 1.0
 
 
 class RedisHotStore:
-    """`HotStore` on Redis. A fault is logged once per outage and otherwise reads as a miss."""
+    """`HotStore` on Redis. A fault is logged once per outage and otherwise reads as a miss.
+
+    After a fault, Redis is left alone for a second: one that is frozen would else cost each reader and
+    each commit its whole time-out.
+    """
 
     def __init__(self, client: Redis, ttl: timedelta, max_bytes: int) -> None:
         self._redis = client
         self._ttl = ttl
         self._max_bytes = max_bytes
         self._down = False
+        self._left_alone_until = 0.0
 
     async def put(self, context_id: str, blobs: Sequence[Blob]) -> None:
         """See `HotStore.put`. One round trip for all."""
@@ -36,25 +43,30 @@ class RedisHotStore:
         pipe = self._redis.pipeline(transaction=False)
         for blob in small:
             pipe.set(_blob_key(context_id, blob.span_id, blob.version), blob.data, ex=self._ttl)
-        await self._tried(pipe.execute(), None)
+        await self._tried(pipe.execute, None)
 
     async def get(self, context_id: str, identity: Identity) -> bytes | None:
         """See `HotStore.get`."""
         if identity.size_bytes > self._max_bytes:
             return None
         key = _blob_key(context_id, identity.span_id, identity.version)
-        return await self._tried(cast("Awaitable[bytes | None]", self._redis.get(key)), None)
+        return await self._tried(lambda: cast("Awaitable[bytes | None]", self._redis.get(key)), None)
+
+    async def drop(self, context_id: str, identities: Sequence[Identity]) -> None:
+        """See `HotStore.drop`."""
+        if identities:
+            keys = [_blob_key(context_id, i.span_id, i.version) for i in identities]
+            await self._tried(lambda: cast("Awaitable[object]", self._redis.unlink(*keys)), None)
 
     async def put_snapshot(self, context_id: str, data: bytes) -> None:
         """See `HotStore.put_snapshot`."""
-        packed = zlib.compress(data, _COMPRESSION)
-        await self._tried(cast("Awaitable[object]", self._redis.set(_snapshot_key(context_id), packed)), None)
+        key, packed = _snapshot_key(context_id), zlib.compress(data, _COMPRESSION)
+        await self._tried(lambda: cast("Awaitable[object]", self._redis.set(key, packed)), None)
 
     async def get_snapshot(self, context_id: str) -> bytes | None:
         """See `HotStore.get_snapshot`."""
-        packed = await self._tried(
-            cast("Awaitable[bytes | None]", self._redis.get(_snapshot_key(context_id))), None
-        )
+        key = _snapshot_key(context_id)
+        packed = await self._tried(lambda: cast("Awaitable[bytes | None]", self._redis.get(key)), None)
         if packed is None:
             return None
         try:
@@ -63,13 +75,16 @@ class RedisHotStore:
             log.warning("hot.snapshot_damaged", context_id=context_id)
             return None
 
-    async def _tried(self, call: Awaitable[T], otherwise: T) -> T:
+    async def _tried(self, call: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        if time.monotonic() < self._left_alone_until:
+            return otherwise
         try:
-            result = await call
+            result = await call()
         except (RedisError, OSError, TimeoutError) as e:
             if not self._down:
                 log.warning("hot.unavailable", error=type(e).__name__)
             self._down = True
+            self._left_alone_until = time.monotonic() + _PAUSE_S
             return otherwise
         if self._down:
             log.info("hot.available")

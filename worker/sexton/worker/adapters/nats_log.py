@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from sexton.schemas import subjects
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import PayloadTooLarge, Unavailable
 from sexton.worker.ports import Entry, LostRaceError
 
 _EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -22,6 +22,8 @@ _WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 Both are also what a retry of a publish that did arrive gets, so neither says that it did not."""
 
 _BATCH: Final = 256
+_ENVELOPE_BYTES: Final = 4096
+"""Headers count against the server's limit, and so does what is around a record in a reply to `sync`."""
 _STATUS: Final = "Status"
 _END_OF_BATCH: Final = "204"
 _NO_MESSAGE: Final = "404"
@@ -69,10 +71,37 @@ class NatsLog:
                 # A follower that lags catches up within its own heartbeat.
                 await asyncio.sleep(_STALL_S * stalls)
 
+    async def contexts(self) -> AsyncIterator[list[str]]:
+        """See `Log.contexts`. The server answers with at most some 100,000 subjects at a time."""
+        offset = 0
+        while True:
+            request = json.dumps({"subjects_filter": subjects.LOGS, "offset": offset}).encode()
+            try:
+                reply = await self._client.request(
+                    f"$JS.API.STREAM.INFO.{subjects.STREAM_LOG}", request, timeout=self._timeout_s
+                )
+            except _OUTAGES as e:
+                raise _unavailable("log.contexts", e) from None
+            answer = json.loads(reply.data)
+            if "error" in answer:
+                raise Unavailable(f"log.contexts: {answer['error'].get('description')}")
+            found = list(answer["state"].get("subjects") or {})
+            if not found:
+                return
+            yield [subjects.context_of(subject) for subject in found]
+            offset += len(found)
+            if offset >= answer.get("total", 0):
+                return
+
     async def append(self, context_id: str, data: bytes, expected: int) -> int:
         """See `Log.append`."""
         if not self._client.is_connected:
             raise Unavailable("not connected to NATS")
+        limit = self._client.max_payload - _ENVELOPE_BYTES
+        if len(data) > limit:
+            raise PayloadTooLarge(
+                f"the record has {len(data)} bytes, at most {limit} fit", limit=limit, actual=len(data)
+            )
         try:
             ack = await self._js.publish(
                 subjects.log(context_id), data, headers={_EXPECTED_SEQUENCE: str(expected)}
@@ -82,8 +111,6 @@ class NatsLog:
         except nats.js.errors.APIError as e:
             if e.err_code in _WRONG_SEQUENCE or e.err_code is None:
                 raise LostRaceError(context_id) from None
-            raise _unavailable("log.append", e) from None
-        except nats.errors.MaxPayloadError as e:
             raise _unavailable("log.append", e) from None
         except _OUTAGES:
             # It may be stored, on its way, or lost: only the head of the log can say.

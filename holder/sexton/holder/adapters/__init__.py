@@ -1,0 +1,1 @@
+"""Transports that reach a service."""

@@ -1,0 +1,251 @@
+"""The transport over NATS: plain subjects, requests and replies. No JetStream API, no streams, no consumers.
+
+What a holder may do on the server is thereby a matter of subject permissions: publish to
+`sexton.cmd.<context>.*` and `sexton.rpc.<context>.*`, subscribe to `sexton.epoch.<context>` and its inbox.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Self
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+from nats.errors import (
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    MaxPayloadError,
+    NoRespondersError,
+    OutboundBufferLimitError,
+)
+from nats.errors import Error as NatsError
+
+from sexton.holder.adapters.connection import Connection
+from sexton.holder.adapters.inbox import Inbox, NatsMailbox
+from sexton.holder.log import logger
+from sexton.holder.ports import BumpHandler, ConnectionEvent, EventHandler
+from sexton.schemas import subjects
+from sexton.schemas.commands import CommandKind
+from sexton.schemas.errors import MalformedMessage, OutcomeUnknown, PayloadTooLarge, Unavailable
+from sexton.schemas.outcome import REPLY_HEADER
+from sexton.schemas.rpc import Verb
+
+_HEADER_BYTES: Final = 512
+"""Room for headers: the server counts them in, and drops a client that goes over its limit."""
+
+_UNBOUNDED_S: Final = 3600.0
+"""nats-py wants a bound on every request. The caller's own is far below."""
+
+_FLUSH_S: Final = 10
+
+_TOO_LARGE: Final = 10054
+"""JetStream: the message is over the stream's limit."""
+
+_NOT_SENT: Final = (OutboundBufferLimitError, ConnectionClosedError, ConnectionDrainingError)
+
+
+class NatsSubscription:
+    """Interest in one context's bumps, over reconnects and new connections."""
+
+    def __init__(self, owner: "NatsTransport", context_id: str, on_bump: BumpHandler) -> None:
+        self._owner = owner
+        self._subject = subjects.epoch(context_id)
+        self._on_bump = on_bump
+        self._subscription: ClientSubscription | None = None
+
+    async def attach(self, client: Client) -> None:
+        """Subscribes on a connection. Returns when the server knows."""
+        self._subscription = await client.subscribe(self._subject, cb=self._on_message)
+        await client.flush(_FLUSH_S)
+
+    async def close(self) -> None:
+        """Unsubscribes."""
+        self._owner.forget(self)
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            with suppress(NatsError):  # the connection is gone, and the subscription with it
+                await subscription.unsubscribe()
+
+    async def _on_message(self, message: Msg) -> None:
+        self._on_bump(message.data)
+
+
+class NatsTransport:
+    """Carries a holder's messages over NATS.
+
+    Made with `NatsTransport(client)`, it uses a connection that stays the caller's. `NatsTransport.to(url)`
+    makes one of its own.
+    """
+
+    def __init__(self, client: Client | None = None) -> None:
+        self._given = client
+        self._servers: str | Sequence[str] = ()
+        self._timeout_s = 5.0
+        self._options: dict[str, Any] = {}
+        self._handlers: list[EventHandler] = []
+        self._following: set[NatsSubscription] = set()
+        self._inbox: Inbox | None = None
+        self._connection: Connection | None = None
+
+    @classmethod
+    def to(
+        cls,
+        servers: str | Sequence[str],
+        *,
+        name: str | None = None,
+        connect_timeout_s: float = 5.0,
+        **options: Any,
+    ) -> Self:
+        """A transport with a connection of its own.
+
+        Args:
+            servers: one URL or several.
+            name: seen by the server.
+            connect_timeout_s: for the first connection.
+            options: passed to nats-py's `connect`; its callbacks are taken. An `inbox_prefix` must begin with
+                `_INBOX`: the service answers nowhere else.
+        """
+        transport = cls()
+        transport._servers = servers
+        transport._timeout_s = connect_timeout_s
+        transport._options = {"name": name, **options}
+        return transport
+
+    async def open(self) -> None:
+        """Connects. Raises `Unavailable`."""
+        if self._connection is not None:
+            raise Unavailable("the transport was opened before")
+        self._connection = Connection(self._attach, self._tell, logger(component="nats"))
+        try:
+            if self._given is not None:
+                await self._connection.use(self._given)
+            else:
+                await self._connection.open(self._servers, self._timeout_s, self._options)
+        except NatsError as e:
+            raise Unavailable(f"NATS: {e}") from e
+
+    async def close(self) -> None:
+        """Ends all subscriptions, and a connection of its own."""
+        for subscription in list(self._following):
+            await subscription.close()
+        if self._inbox is not None:
+            await self._inbox.close()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def ready(self) -> None:
+        """Waits for a connection. Raises `Unavailable` if it was closed."""
+        await self._open_connection().ready()
+
+    def mailbox(self) -> AbstractAsyncContextManager[NatsMailbox]:
+        """A new address on this holder's inbox. Raises `Unavailable` if the transport is not open."""
+        if self._inbox is None:
+            raise Unavailable("the transport is not open")
+        return self._inbox.mailbox()
+
+    async def ask(self, context_id: str, verb: Verb, body: bytes, reply_to: str) -> None:
+        """Sends a request. Raises `Unavailable`, `PayloadTooLarge`."""
+        client = self._client_for(body)
+        try:
+            await client.publish(subjects.rpc(context_id, verb), body, reply=reply_to)
+        except MaxPayloadError:
+            raise _too_large(body, client) from None
+        except NatsError as e:
+            raise Unavailable(f"NATS: {e}") from e
+
+    async def submit(self, context_id: str, kind: CommandKind, body: bytes, outcome_to: str) -> None:
+        """Sends a command. Raises `Unavailable`, `OutcomeUnknown`, `PayloadTooLarge`."""
+        client = self._client_for(body)
+        try:
+            reply = await client.request(
+                subjects.command(context_id, kind),
+                body,
+                timeout=_UNBOUNDED_S,
+                headers={REPLY_HEADER: outcome_to},
+            )
+        except NoRespondersError:
+            raise Unavailable("no service takes commands") from None
+        except MaxPayloadError:
+            raise _too_large(body, client) from None
+        except _NOT_SENT as e:
+            raise Unavailable(f"NATS: {e}") from e
+        except NatsError as e:
+            raise OutcomeUnknown(f"NATS: {e}") from e
+        _check_stored(reply.data, body)
+
+    async def follow(self, context_id: str, on_bump: BumpHandler) -> NatsSubscription:
+        """Subscribes to a context's bumps. Raises `Unavailable`."""
+        subscription = NatsSubscription(self, context_id, on_bump)
+        client = self._open_connection().client
+        self._following.add(subscription)
+        try:
+            await subscription.attach(client)
+        except BaseException as e:
+            await subscription.close()
+            if isinstance(e, NatsError):
+                raise Unavailable(f"NATS: {e}") from e
+            raise
+        return subscription
+
+    def on_event(self, handler: EventHandler) -> None:
+        """Tells `handler` of disconnects, reconnects and dropped messages."""
+        self._handlers.append(handler)
+
+    def forget(self, subscription: NatsSubscription) -> None:
+        """For the subscription: it was closed."""
+        self._following.discard(subscription)
+
+    async def _attach(self, client: Client) -> None:
+        """Makes all subscriptions on a new connection."""
+        if self._inbox is not None:
+            self._inbox.interrupt("the connection was made anew")
+        self._inbox = Inbox(client)
+        await self._inbox.open()
+        for subscription in list(self._following):
+            await subscription.attach(client)
+        await client.flush(_FLUSH_S)
+
+    def _tell(self, event: ConnectionEvent) -> None:
+        if event is ConnectionEvent.DISCONNECTED and self._inbox is not None:
+            self._inbox.interrupt("the connection was lost")
+        for handler in self._handlers:
+            handler(event)
+
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable("the transport is not open")
+        return self._connection
+
+    def _client_for(self, body: bytes) -> Client:
+        client = self._open_connection().client
+        if len(body) + _HEADER_BYTES > client.max_payload:
+            raise _too_large(body, client)
+        return client
+
+
+def _too_large(body: bytes, client: Client) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"a message of {len(body)} bytes; with its headers, the server takes at most {client.max_payload}",
+        limit=client.max_payload,
+        actual=len(body),
+    )
+
+
+def _check_stored(ack: bytes, body: bytes) -> None:
+    """Reads JetStream's acknowledgement. A duplicate was stored before, which is as good."""
+    try:
+        said = json.loads(ack)
+        error = said.get("error")
+        stored = "stream" in said and "seq" in said
+    except (ValueError, AttributeError):
+        raise MalformedMessage("what acknowledges commands is no JetStream") from None
+    if error is not None:
+        code = error.get("err_code") if isinstance(error, dict) else None
+        if code == _TOO_LARGE:
+            raise PayloadTooLarge(
+                f"a command of {len(body)} bytes is over the stream's limit", actual=len(body)
+            )
+        raise Unavailable(f"the command was not stored: JetStream error {code}", err_code=code)
+    if not stored:
+        raise MalformedMessage("what acknowledges commands is no JetStream")

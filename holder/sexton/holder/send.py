@@ -1,0 +1,129 @@
+"""Sends commands: until there is an outcome, and once in effect however often it takes.
+
+A command is its event id and its bytes. Sending both again is how a lost outcome is asked for: the service
+knows what it has committed and answers the same. So a time-out here never loses or doubles anything; it
+ends, at worst, in `OutcomeUnknown`, which the caller may end by sending the same command again.
+"""
+
+from sexton.holder.calls import Calls
+from sexton.holder.claims import Packed, Upload, pack
+from sexton.holder.clock import backoff
+from sexton.holder.ports import Mailbox
+from sexton.holder.runtime import Runtime
+from sexton.schemas.codec import AnyCommand, AnyOutcome, decode_outcome
+from sexton.schemas.commands import Compact
+from sexton.schemas.errors import OutcomeUnknown, PeerError, Unavailable
+from sexton.schemas.limits import CHUNK_BYTES
+from sexton.schemas.outcome import Committed, Rejected, RejectionCode
+from sexton.schemas.rpc import PutRequest
+
+
+class Sender:
+    """The commands of one holder."""
+
+    def __init__(self, runtime: Runtime, calls: Calls) -> None:
+        self._transport = runtime.transport
+        self._calls = calls
+        self._clock = runtime.clock
+        self._settings = runtime.settings
+        self._log = runtime.log
+
+    async def send(self, command: AnyCommand) -> AnyOutcome:
+        """The command's outcome, whatever it is.
+
+        Raises:
+            Unavailable: it was not sent; nothing happens.
+            OutcomeUnknown: it was, and no outcome came. It may yet be committed.
+            PayloadTooLarge: over a limit; nothing was sent.
+            InvalidInput: a text that is no UTF-8; nothing was sent.
+            PeerError: an outcome that cannot be read.
+        """
+        packed = pack(command)
+        await self._upload(command.context_id, packed.uploads)
+        outcome = await self._outcome(packed)
+        if packed.uploads and _claim_missing(outcome):
+            # What was left with the service did not outlast the wait. Once more; then it is an outcome.
+            await self._upload(command.context_id, packed.uploads)
+            outcome = await self._outcome(packed)
+        return outcome
+
+    async def _upload(self, context_id: str, uploads: tuple[Upload, ...]) -> None:
+        for upload in uploads:
+            for index in range(upload.claim.chunks):
+                start = index * CHUNK_BYTES
+                await self._calls.put(
+                    PutRequest(
+                        context_id=context_id,
+                        claim=upload.claim,
+                        index=index,
+                        data=upload.data[start : start + CHUNK_BYTES],
+                    )
+                )
+
+    async def _outcome(self, packed: Packed) -> AnyOutcome:
+        tries = self._settings.command_tries
+        maybe_sent = False
+        why: Exception | None = None
+        async with self._transport.mailbox() as mailbox:
+            for attempt in range(tries):
+                if attempt:
+                    await self._clock.sleep(
+                        backoff(attempt - 1, self._settings.backoff_s, self._settings.backoff_cap_s)
+                    )
+                address = mailbox.address()
+                try:
+                    await self._submit(packed, address)
+                    maybe_sent = True
+                    return await self._awaited(packed.command, mailbox, address)
+                except Unavailable as e:
+                    why = e
+                except (OutcomeUnknown, TimeoutError) as e:
+                    maybe_sent, why = True, e
+                self._log.info(
+                    "holder.command_retry",
+                    context_id=packed.command.context_id,
+                    event_id=packed.command.event_id,
+                    attempt=attempt + 1,
+                    reason=str(why) or "time-out",
+                )
+        event_id = packed.command.event_id
+        if not maybe_sent:
+            raise Unavailable(
+                f"{packed.command.kind.value} {event_id} could not be sent: {why}", event_id=event_id
+            ) from why
+        raise OutcomeUnknown(
+            f"no outcome of {packed.command.kind.value} {event_id} in {tries} tries; it may yet commit",
+            event_id=event_id,
+        ) from why
+
+    async def _submit(self, packed: Packed, address: str) -> None:
+        command = packed.command
+        try:
+            async with self._clock.timeout(self._settings.ack_timeout_s):
+                await self._transport.ready()
+        except TimeoutError:
+            raise Unavailable("no connection") from None
+        async with self._clock.timeout(self._settings.ack_timeout_s):
+            await self._transport.submit(command.context_id, command.kind, packed.body, address)
+
+    async def _awaited(self, command: AnyCommand, mailbox: Mailbox, address: str) -> AnyOutcome:
+        """The outcome, unless it takes too long.
+
+        A commit is remembered by the service, so its news are good whichever try they answer. A rejection is
+        not: that of an earlier try says nothing about what becomes of this one.
+        """
+        summary_awaited = isinstance(command, Compact) and command.summary is None and bool(command.sources)
+        wait_s = self._settings.summary_timeout_s if summary_awaited else self._settings.outcome_timeout_s
+        async with self._clock.timeout(wait_s):
+            while True:
+                letter = await mailbox.receive()
+                outcome = decode_outcome(letter.data)
+                if outcome.event_id not in (command.event_id, None):  # None: it could not even be read
+                    raise PeerError("an outcome of another command", event_id=outcome.event_id)
+                # While a summary is being made the service may not begin another, and answers the first try.
+                if letter.address == address or summary_awaited or isinstance(outcome, Committed):
+                    return outcome
+
+
+def _claim_missing(outcome: AnyOutcome) -> bool:
+    return isinstance(outcome, Rejected) and outcome.code is RejectionCode.CLAIM_MISSING

@@ -1,0 +1,246 @@
+-- The registry: leases, pins and marks of one context, all in one slot.
+--
+-- One script, one atomic step, on the server's own clock. Every operation may run any number of times with
+-- the same arguments (the client retries by itself) and leave what it leaves the first time: sets keyed by
+-- holder, never counters.
+--
+-- KEYS[1]  sexton:{context}:gen        hash    token, began: the generation
+-- Derived from it, in the same slot:
+--   :leases         zset    holder -> end of its lease, ms
+--   :holder:H       hash    incarnation, operation, digest, beat
+--   :held:H         hash    "span@version" -> "cost|since"
+--   :pins:S@V       hash    holder -> "cost|since"
+--   :marks          hash    "span@version" -> "generation|at"
+-- ARGV[1]  the operation; ARGV[2..] its arguments
+
+local base = string.sub(KEYS[1], 1, -4)
+local leases, marks = base .. 'leases', base .. 'marks'
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local function holder_key(h) return base .. 'holder:' .. h end
+local function held_key(h) return base .. 'held:' .. h end
+local function pins_key(v) return base .. 'pins:' .. v end
+
+-- A server that restarts has another run id; one that takes over has another replication id; one that was
+-- emptied has no token. Each begins a generation.
+local function generation()
+  local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+  local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+  local known = redis.call('HMGET', KEYS[1], 'id', 'token', 'began')
+  if known[1] == id then return known[2], tonumber(known[3]) end
+  local token = string.sub(id, 1, 12) .. '-' .. t[1] .. '-' .. t[2]
+  redis.call('HSET', KEYS[1], 'id', id, 'token', token, 'began', now)
+  return token, now
+end
+
+local function drop_pin(h, v)
+  redis.call('HDEL', held_key(h), v)
+  redis.call('HDEL', pins_key(v), h)
+end
+
+local function drop_all(h)
+  for _, v in ipairs(redis.call('HKEYS', held_key(h))) do redis.call('HDEL', pins_key(v), h) end
+  redis.call('DEL', held_key(h))
+end
+
+local function good(h)
+  local ends = redis.call('ZSCORE', leases, h)
+  return ends and tonumber(ends) > now
+end
+
+-- Holders whose lease has run out: a few at a time, so that no call grows with their number.
+local function drop_dead()
+  for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 8)) do
+    drop_all(h)
+    redis.call('ZREM', leases, h)
+    redis.call('DEL', holder_key(h))
+  end
+end
+
+local function add_pin(h, v, cost)
+  local before = redis.call('HGET', held_key(h), v)
+  local since = before and string.match(before, '|(%d+)$') or tostring(now)
+  local value = cost .. '|' .. since
+  redis.call('HSET', held_key(h), v, value)
+  redis.call('HSET', pins_key(v), h, value)
+  redis.call('HDEL', marks, v)
+end
+
+-- What every holder operation checks: no newer process of the same id. Gives its record.
+local function holder(h, incarnation)
+  local known = redis.call('HMGET', holder_key(h), 'incarnation', 'operation', 'digest')
+  local newest = tonumber(known[1] or '0')
+  if incarnation < newest then return nil, newest end
+  if incarnation > newest and known[1] then
+    drop_all(h)
+    redis.call('ZREM', leases, h)
+    redis.call('DEL', holder_key(h))
+    known = {false, false, false}
+  end
+  return {operation = tonumber(known[2] or '0'), digest = known[3] or ''}
+end
+
+local function live_pins(v)
+  local found = {}
+  local all = redis.call('HGETALL', pins_key(v))
+  for i = 1, #all, 2 do
+    if good(all[i]) then found[#found + 1] = all[i] .. '|' .. all[i + 1] end
+  end
+  return found
+end
+
+local ops = {}
+
+-- holder incarnation operation digest ttl register leave announce [version cost]...
+function ops.beat(a)
+  local h, incarnation, operation, digest = a[2], tonumber(a[3]), tonumber(a[4]), a[5]
+  local ttl, register, leave, announce = tonumber(a[6]), a[7] == '1', a[8] == '1', a[9] == '1'
+  generation()
+  local known, newest = holder(h, incarnation)
+  if not known then return {'fenced', newest} end
+  if leave then
+    drop_all(h)
+    redis.call('ZREM', leases, h)
+    redis.call('HSET', holder_key(h), 'incarnation', incarnation, 'operation', operation, 'digest', '')
+    redis.call('PEXPIRE', holder_key(h), ttl)
+    return {'ok', operation, '0'}
+  end
+  if not good(h) then
+    if not register then return {'lease_lost', 0} end
+    drop_all(h)
+    known = {operation = 0, digest = ''}
+  end
+  local ends = tonumber(redis.call('ZSCORE', leases, h) or '0')
+  redis.call('ZADD', leases, math.max(ends, now + ttl), h)
+  if announce and operation > known.operation then
+    local wanted = {}
+    for i = 10, #a, 2 do wanted[a[i]] = a[i + 1] end
+    for _, v in ipairs(redis.call('HKEYS', held_key(h))) do
+      if not wanted[v] then drop_pin(h, v) end
+    end
+    for v, cost in pairs(wanted) do add_pin(h, v, cost) end
+    known = {operation = operation, digest = digest}
+  end
+  redis.call('HSET', holder_key(h), 'incarnation', incarnation, 'operation', known.operation,
+    'digest', known.digest, 'beat', now)
+  redis.call('PERSIST', holder_key(h))
+  drop_dead()
+  return {'ok', known.operation, known.digest == digest and '0' or '1'}
+end
+
+-- holder incarnation operation digest limit [version cost]...
+function ops.pin(a)
+  local h, incarnation, operation, digest, limit = a[2], tonumber(a[3]), tonumber(a[4]), a[5], tonumber(a[6])
+  generation()
+  local known, newest = holder(h, incarnation)
+  if not known then return {'fenced', newest} end
+  if not good(h) then return {'lease_lost', 0} end
+  if operation < known.operation then return {'older', known.operation} end
+  local fresh = 0
+  for i = 7, #a, 2 do
+    if redis.call('HEXISTS', held_key(h), a[i]) == 0 then fresh = fresh + 1 end
+  end
+  if redis.call('HLEN', held_key(h)) + fresh > limit then return {'too_many', limit} end
+  for i = 7, #a, 2 do add_pin(h, a[i], a[i + 1]) end
+  redis.call('HSET', holder_key(h), 'operation', operation, 'digest', digest)
+  return {'ok', operation}
+end
+
+-- holder incarnation operation digest [version]...
+function ops.release(a)
+  local h, incarnation, operation, digest = a[2], tonumber(a[3]), tonumber(a[4]), a[5]
+  generation()
+  local known, newest = holder(h, incarnation)
+  if not known then return {'fenced', newest} end
+  if not good(h) then return {'lease_lost', 0} end
+  if operation < known.operation then return {'older', known.operation} end
+  for i = 6, #a do drop_pin(h, a[i]) end
+  redis.call('HSET', holder_key(h), 'operation', operation, 'digest', digest)
+  return {'ok', operation}
+end
+
+-- holder incarnation operation [version]...: pins that the log has refused. The digest is forgotten, so
+-- that the holder's next heartbeat announces what it holds.
+function ops.withdraw(a)
+  local h, incarnation, operation = a[2], tonumber(a[3]), tonumber(a[4])
+  local known = redis.call('HMGET', holder_key(h), 'incarnation', 'operation')
+  if tonumber(known[1] or '0') ~= incarnation or tonumber(known[2] or '0') ~= operation then return {'older', 0} end
+  for i = 5, #a do drop_pin(h, a[i]) end
+  redis.call('HSET', holder_key(h), 'digest', '')
+  return {'ok', operation}
+end
+
+-- [version]...: live pins on each
+function ops.pins(a)
+  local _, began = generation()
+  local found = {}
+  for i = 2, #a do found[#found + 1] = live_pins(a[i]) end
+  return {now, began, found}
+end
+
+-- mark? [version]...: what a sweep looks at; with mark '1', unpinned versions without a mark get one
+function ops.observe(a)
+  local token, began = generation()
+  drop_dead()
+  local oldest = -1
+  for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf')) do
+    local beat = tonumber(redis.call('HGET', holder_key(h), 'beat') or '0')
+    if oldest < 0 or beat < oldest then oldest = beat end
+  end
+  local found, noted = {}, {}
+  for i = 3, #a do
+    local v = a[i]
+    local pins = live_pins(v)
+    local mark = redis.call('HGET', marks, v) or ''
+    if a[2] == '1' and #pins == 0 and string.sub(mark, 1, #token + 1) ~= token .. '|' then
+      mark = token .. '|' .. now
+      redis.call('HSET', marks, v, mark)
+    end
+    found[#found + 1] = pins
+    noted[#noted + 1] = mark
+  end
+  return {token, began, now, oldest, found, noted}
+end
+
+-- nothing: the token of the generation
+function ops.generation(_)
+  return {(generation())}
+end
+
+-- token: the log had no record of this context at some moment in the generation of that token, so no pin can
+-- be older than it, and the registry has been whole for as long as there was anything to pin
+function ops.born(a)
+  local token = generation()
+  if token == a[2] then redis.call('HSET', KEYS[1], 'began', 0) end
+  return {'ok'}
+end
+
+-- [version]...: forget the marks of versions that are collected
+function ops.unmark(a)
+  for i = 2, #a do redis.call('HDEL', marks, a[i]) end
+  return {'ok'}
+end
+
+-- nothing: all holders
+function ops.holders(_)
+  local found = {}
+  for _, h in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
+    local known = redis.call('HMGET', holder_key(h), 'incarnation', 'beat')
+    found[#found + 1] = {h, known[1] or '0', tostring(tonumber(redis.call('ZSCORE', leases, h)) - now),
+      tostring(now - tonumber(known[2] or now)), tostring(redis.call('HLEN', held_key(h)))}
+  end
+  return found
+end
+
+-- nothing: all live pins
+function ops.held(_)
+  local found = {}
+  for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf')) do
+    local all = redis.call('HGETALL', held_key(h))
+    for i = 1, #all, 2 do found[#found + 1] = {h, all[i], all[i + 1], tostring(now)} end
+  end
+  return found
+end
+
+return ops[ARGV[1]](ARGV)
