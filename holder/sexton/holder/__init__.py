@@ -34,12 +34,14 @@ from sexton.holder.context import Consistency, Context
 from sexton.holder.derive import Derived
 from sexton.holder.errors import BumpsMissed, HolderClosed
 from sexton.holder.holder import Holder
+from sexton.holder.pins import Pinned, PinScope
 from sexton.holder.results import CompactionReport, Resolved
 from sexton.holder.settings import HolderSettings
 from sexton.schemas.errors import (
     BoundaryError,
     CallerError,
     CommandRejected,
+    Fenced,
     HardFailure,
     InvalidInput,
     Irreducible,
@@ -48,6 +50,7 @@ from sexton.schemas.errors import (
     OutcomeUnknown,
     PayloadTooLarge,
     PeerError,
+    PinRefused,
     PointerResurrectionError,
     SextonError,
     StaleSpanError,
@@ -57,6 +60,7 @@ from sexton.schemas.errors import (
     Unreachable,
     Unsettled,
 )
+from sexton.schemas.leases import PinCost
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.span import Labels, NewSpan
 
@@ -70,6 +74,7 @@ __all__ = [
     "Consistency",
     "Context",
     "Derived",
+    "Fenced",
     "HardFailure",
     "Holder",
     "HolderClosed",
@@ -84,6 +89,10 @@ __all__ = [
     "OutcomeUnknown",
     "PayloadTooLarge",
     "PeerError",
+    "PinCost",
+    "PinRefused",
+    "PinScope",
+    "Pinned",
     "Pointer",
     "PointerResurrectionError",
     "Policy",

@@ -13,6 +13,7 @@ from sexton.holder.runtime import Runtime
 from sexton.schemas.base import Message
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import MalformedMessage, PeerError, Unavailable
+from sexton.schemas.leases import HeartbeatRequest, LeaseReply, PinRequest, ReleaseRequest
 from sexton.schemas.rpc import (
     Answer,
     FetchPart,
@@ -63,8 +64,30 @@ class Calls:
         """Leaves a chunk with the service. Raises as `_parts`."""
         await self._parts(request.context_id, Verb.PUT, request, PutReply)
 
+    async def heartbeat(self, request: HeartbeatRequest, *, tries: int = 1) -> LeaseReply:
+        """What the service answers to a heartbeat. Raises as `_parts`, and `Fenced` or `LeaseLost`.
+
+        Tried once by default: a lease is counted from when its heartbeat was sent.
+        """
+        return (await self._parts(request.context_id, Verb.HEARTBEAT, request, LeaseReply, tries=tries))[0]
+
+    async def pin(self, request: PinRequest) -> LeaseReply:
+        """What the service answers to `pin`. Raises as `heartbeat`, and `TooManyPins`."""
+        return (await self._parts(request.context_id, Verb.PIN, request, LeaseReply))[0]
+
+    async def release(self, request: ReleaseRequest) -> LeaseReply:
+        """What the service answers to `release`. Raises as `heartbeat`."""
+        return (await self._parts(request.context_id, Verb.RELEASE, request, LeaseReply))[0]
+
     async def _parts(
-        self, context_id: str, verb: Verb, request: Message, model: type[P], *, patience_s: float = 0.0
+        self,
+        context_id: str,
+        verb: Verb,
+        request: Message,
+        model: type[P],
+        *,
+        patience_s: float = 0.0,
+        tries: int | None = None,
     ) -> list[P]:
         """One whole reply.
 
@@ -74,7 +97,7 @@ class Calls:
             SextonError: whatever the service says is wrong with the request.
         """
         body = request.wire()
-        tries = self._settings.rpc_tries
+        tries = tries if tries is not None else self._settings.rpc_tries
         silence_s = self._settings.rpc_timeout_s + patience_s
         why: Exception | None = None
         for attempt in range(tries):

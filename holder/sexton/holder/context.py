@@ -14,6 +14,8 @@ from sexton.holder.compact import Compaction, Summarise
 from sexton.holder.derive import Build, Derived
 from sexton.holder.fetch import Fetcher
 from sexton.holder.follow import Follower
+from sexton.holder.lease import LeaseKeeper
+from sexton.holder.pins import Pinning, PinScope
 from sexton.holder.ports import ConnectionEvent
 from sexton.holder.render import Renderer
 from sexton.holder.resolve import Resolver
@@ -22,6 +24,7 @@ from sexton.holder.runtime import Runtime
 from sexton.holder.send import Sender
 from sexton.schemas.codec import AnyCommand, AnyOutcome
 from sexton.schemas.errors import CommandRejected, InvalidInput, PeerError
+from sexton.schemas.leases import PinCost
 from sexton.schemas.outcome import Committed, NoChange, Rejected
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import Head
@@ -44,6 +47,8 @@ class Context:
     def __init__(self, follower: Follower, runtime: Runtime, calls: Calls, cache: ByteCache) -> None:
         self._runtime = runtime
         self._follower = follower
+        self._keeper = LeaseKeeper(follower.context_id, runtime, calls, on_head=follower.heard_head)
+        follower.before_serving = self._keeper.prove
         self._sender = Sender(runtime, calls)
         self._fetcher = Fetcher(follower.context_id, runtime, calls, cache)
         self._resolver = Resolver(follower, self._fetcher, runtime, calls)
@@ -165,15 +170,44 @@ class Context:
         """
         return await self._renderer.render()
 
-    def derived(self, span_id: str, build: Build[T], *, name: str | None = None) -> Derived[T]:
+    def derived(
+        self, span_id: str, build: Build[T], *, cost: PinCost | None = None, name: str | None = None
+    ) -> Derived[T]:
         """An artifact that follows a span: `await it.use()` gives it for the span as it is then.
 
         Args:
             span_id: of any level.
             build: makes it from the span's text; may be async.
+            cost: pins the version that it was made from, and moves the pin when it is made anew; None: no
+                pin. An `expensive` one keeps the old version readable over a rewrite.
             name: for the log.
         """
-        return Derived(span_id, build, name, resolver=self._resolver, runtime=self._runtime)
+        return Derived(
+            span_id,
+            build,
+            name,
+            resolver=self._resolver,
+            runtime=self._runtime,
+            pinning=None if cost is None else Pinning(self._keeper, cost),
+        )
+
+    def pin(self, span_id: str, *, cost: PinCost = PinCost.CHEAP, version: int | None = None) -> PinScope:
+        """Pins a version of a span for as long as a block lasts: `async with context.pin(...) as pinned`.
+
+        Its bytes are not collected while the pin is good. What else it does is a matter of `cost`.
+
+        Args:
+            span_id: of any level, in the view or covered.
+            cost: what it would cost to lose this version.
+            version: the one now if None; an older one can be pinned as long as it is kept.
+
+        Raises, on entering the block:
+            PinRefused: the version is unknown, being collected, or gone.
+            Unreachable: the span is unknown or gone.
+            Fenced: another process of this holder's name has taken its place.
+            TransientError: no answer; nothing is pinned.
+        """
+        return PinScope(self._resolver, self._keeper, span_id, cost, version)
 
     # --- commands ---
 
@@ -301,8 +335,15 @@ class Context:
 
     # --- life ---
 
+    async def start(self) -> None:
+        """For the holder: begins to follow, and to keep a lease."""
+        await self._follower.start()
+        self._keeper.start()
+
     async def close(self) -> None:
-        """Stops following. May be called again."""
+        """Gives up the lease and all pins, and stops following. May be called again."""
+        if not self._follower.closed:
+            await self._keeper.stop()
         await self._follower.stop()
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from sexton.core.artifact import ArtifactKey, DerivedArtifact, check_artifact
 from sexton.holder.flight import SingleFlight
+from sexton.holder.pins import Pinning
 from sexton.holder.resolve import Resolver
 from sexton.holder.runtime import Runtime
 from sexton.schemas.errors import StaleSpanError, Unsettled
@@ -24,13 +25,21 @@ class Derived(Generic[T]):
     """Something made from a span's text, and made again when the span has changed."""
 
     def __init__(
-        self, span_id: str, build: Build[T], name: str | None, *, resolver: Resolver, runtime: Runtime
+        self,
+        span_id: str,
+        build: Build[T],
+        name: str | None,
+        *,
+        resolver: Resolver,
+        runtime: Runtime,
+        pinning: Pinning | None = None,
     ) -> None:
         self.span_id = span_id
         self.name = name if name is not None else getattr(build, "__name__", "derived")
         self.builds = 0
         """How often it has been built."""
         self._build = build
+        self._pinning = pinning
         self._resolver = resolver
         self._clock = runtime.clock
         self._tries = runtime.settings.settle_tries
@@ -75,10 +84,30 @@ class Derived(Generic[T]):
             return None
         return artifact
 
+    async def close(self) -> None:
+        """Lets go of the version that it was made from. The next use makes it anew."""
+        self._artifact = None
+        if self._pinning is not None:
+            await self._pinning.drop()
+
     async def _rebuild(self) -> None:
         key, data = await self._resolver.current(self.span_id)
         if key == self.key:
             return
+        if self._pinning is None:
+            await self._make(key, data)
+            return
+        # The pin is there before what is made from it, and the old one until then: at no time is what is at
+        # hand made from bytes that nobody holds.
+        held = await self._pinning.take(key.span_id, key.version)
+        try:
+            await self._make(key, data)
+        except BaseException:
+            await self._pinning.drop(held)
+            raise
+        await self._pinning.move(held)
+
+    async def _make(self, key: ArtifactKey, data: bytes) -> None:
         began = self._clock.monotonic()
         built: Any = self._build(data.decode())
         value = cast("T", await built if inspect.isawaitable(built) else built)

@@ -10,7 +10,7 @@ than that, and nothing about later.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sexton.core.tree import ContextTree
 from sexton.holder.calls import Calls
@@ -32,6 +32,7 @@ from sexton.schemas.errors import (
     Unconfirmed,
     UnsupportedSchema,
 )
+from sexton.schemas.rpc import Head
 
 
 class Follower:
@@ -57,6 +58,8 @@ class Follower:
         self._confirmed_at: float | None = None
         self._floor = 0
         """Nothing is served below this revision: an own command was committed there."""
+        self.before_serving: Callable[[], Awaitable[None]] | None = None
+        """Called before anything is served: makes sure of the lease that pins are under."""
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -131,14 +134,25 @@ class Follower:
         self.check_usable()
         await self._flight.run(self._synchronise, fresh=fresh)
 
+    def heard_head(self, head: Head, sent_at: float) -> None:
+        """Takes in where the log was when a heartbeat, sent at `sent_at`, was answered."""
+        if (head.revision, head.chain) == (self.tree.revision, self.tree.chain):
+            self._confirmed_at = max(self._confirmed_at or sent_at, sent_at)
+        elif head.revision != self.tree.revision:
+            self._wake.set()
+
     async def confirmed(self) -> ContextTree:
         """The tree, fit to be served from: within the staleness bound, and not before an own command.
 
         Raises:
-            Unconfirmed: the head was not confirmed within the bound, and asking for it did not help.
+            Unconfirmed: the head was not confirmed within the bound, and asking for it did not help; or pins
+                are in use and the lease they are under could not be renewed.
             PeerError: the log cannot be followed.
+            Fenced: another process has taken this holder's place.
         """
         self.check_usable()
+        if self.before_serving is not None:
+            await self.before_serving()
         if not self._servable():
             try:
                 await self.sync()

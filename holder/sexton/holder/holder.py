@@ -1,6 +1,7 @@
 """The holder: what a process embeds to keep pointers into shared contexts, and artifacts made from them."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -38,13 +39,17 @@ class Holder:
 
         Args:
             transport: how messages travel.
-            name: of this holder, in logs; without one it gets a random one.
+            name: of this holder, in logs and to the registry; without one it gets a random one. Of several
+                processes with the same name the latest one holds the pins.
             settings: its bounds.
             clock: for tests.
         """
         self.name = token(name if name is not None else _new_name(), "name")
         self.settings = settings if settings is not None else HolderSettings()
         self._runtime = Runtime(
+            holder_id=self.name,
+            # Only compared among processes of one id; if their clocks disagree, the registry's word counts.
+            incarnation=time.time_ns() // 1000,
             transport=transport,
             clock=clock if clock is not None else SystemClock(),
             settings=self.settings,
@@ -120,7 +125,7 @@ class Holder:
             follower = Follower(context_id, self._runtime, self._calls)
             context = self._contexts[context_id] = Context(follower, self._runtime, self._calls, self._cache)
             try:
-                await follower.start()
+                await context.start()
             except BaseException:
                 del self._contexts[context_id]
                 raise

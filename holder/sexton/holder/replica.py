@@ -121,7 +121,11 @@ class Replica:
         pieces = [part.snapshot for part in parts if part.snapshot is not None]
         if pieces:
             snapshot = restore(pieces)
-            if len(pieces) != len(parts) or snapshot.head != head:
+            if (
+                len(pieces) != len(parts)
+                or snapshot.head != head
+                or snapshot.context_id != request.context_id
+            ):
                 raise MalformedMessage("an answer to sync that is only half a snapshot")
             self._consider(request, snapshot)
         else:
@@ -145,12 +149,13 @@ class Replica:
             self.lineage += 1
         if request.snapshot or went_back:
             self.announced = head.revision
-        beyond = [self.recent.at(r) for r in range(head.revision + 1, self.tree.revision + 1)]
+        beyond: list[AnyRecord | None] = []
+        if known == head.chain and not went_back:
+            beyond = [self.recent.at(r) for r in range(head.revision + 1, self.tree.revision + 1)]
         self.tree = snapshot
         self.recent.clear()
         self._start_over = self._in_doubt = False
-        if known == head.chain:
-            self._early |= {record.revision: record for record in beyond if record is not None}
+        self._early |= {record.revision: record for record in beyond if record is not None}
         # This is the log itself: what does not continue it now was of another history.
         with suppress(LineageError):
             self._apply_early()

@@ -12,6 +12,10 @@ from sexton.holder.settings import HolderSettings
 class Runtime:
     """The holder's way out, its clock, its bounds and its log."""
 
+    holder_id: str
+    """Names this holder to the registry."""
+    incarnation: int
+    """Grows with each process of that id."""
     transport: Transport
     clock: Clock
     settings: HolderSettings

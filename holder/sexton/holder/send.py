@@ -66,10 +66,6 @@ class Sender:
         why: Exception | None = None
         async with self._transport.mailbox() as mailbox:
             for attempt in range(tries):
-                if attempt:
-                    await self._clock.sleep(
-                        backoff(attempt - 1, self._settings.backoff_s, self._settings.backoff_cap_s)
-                    )
                 address = mailbox.address()
                 try:
                     await self._submit(packed, address)
@@ -86,6 +82,9 @@ class Sender:
                     attempt=attempt + 1,
                     reason=str(why) or "time-out",
                 )
+                outcome = await self._listened(packed.command, mailbox, address, attempt)
+                if outcome is not None:
+                    return outcome
         event_id = packed.command.event_id
         if not maybe_sent:
             raise Unavailable(
@@ -107,22 +106,47 @@ class Sender:
             await self._transport.submit(command.context_id, command.kind, packed.body, address)
 
     async def _awaited(self, command: AnyCommand, mailbox: Mailbox, address: str) -> AnyOutcome:
-        """The outcome, unless it takes too long.
-
-        A commit is remembered by the service, so its news are good whichever try they answer. A rejection is
-        not: that of an earlier try says nothing about what becomes of this one.
-        """
-        summary_awaited = isinstance(command, Compact) and command.summary is None and bool(command.sources)
-        wait_s = self._settings.summary_timeout_s if summary_awaited else self._settings.outcome_timeout_s
+        """The outcome, unless it takes too long."""
+        wait_s = self._settings.outcome_timeout_s
+        if _summary_awaited(command):
+            wait_s = self._settings.summary_timeout_s
         async with self._clock.timeout(wait_s):
-            while True:
-                letter = await mailbox.receive()
-                outcome = decode_outcome(letter.data)
-                if outcome.event_id not in (command.event_id, None):  # None: it could not even be read
-                    raise PeerError("an outcome of another command", event_id=outcome.event_id)
-                # While a summary is being made the service may not begin another, and answers the first try.
-                if letter.address == address or summary_awaited or isinstance(outcome, Committed):
-                    return outcome
+            return await _received(command, mailbox, address)
+
+    async def _listened(
+        self, command: AnyCommand, mailbox: Mailbox, address: str, attempt: int
+    ) -> AnyOutcome | None:
+        """The wait between two tries, with an ear to the mailbox: the last one may have arrived after all."""
+        wait_s = backoff(attempt, self._settings.backoff_s, self._settings.backoff_cap_s)
+        until = self._clock.monotonic() + wait_s
+        try:
+            async with self._clock.timeout(wait_s):
+                return await _received(command, mailbox, address)
+        except TimeoutError:
+            return None
+        except Unavailable:
+            await self._clock.sleep(max(0.0, until - self._clock.monotonic()))
+            return None
+
+
+async def _received(command: AnyCommand, mailbox: Mailbox, address: str) -> AnyOutcome:
+    """The next outcome that counts.
+
+    A commit is remembered by the service, so its news are good whichever try they answer. A rejection is not:
+    that of an earlier try says nothing about what becomes of this one.
+    """
+    while True:
+        letter = await mailbox.receive()
+        outcome = decode_outcome(letter.data)
+        if outcome.event_id not in (command.event_id, None):  # None: it could not even be read
+            raise PeerError("an outcome of another command", event_id=outcome.event_id)
+        # While a summary is being made the service may not begin another, and answers the first try.
+        if letter.address == address or _summary_awaited(command) or isinstance(outcome, Committed):
+            return outcome
+
+
+def _summary_awaited(command: AnyCommand) -> bool:
+    return isinstance(command, Compact) and command.summary is None and bool(command.sources)
 
 
 def _claim_missing(outcome: AnyOutcome) -> bool:

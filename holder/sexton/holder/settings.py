@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from sexton.schemas.errors import InvalidInput
+from sexton.schemas.leases import MAX_TTL_MS, MIN_TTL_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,11 @@ class HolderSettings:
     """Recent records kept for readers of bumps and to tell repeats, measured in the spans they name."""
     read_your_writes_s: float = 0.5
     """How long to wait for the bump of an own command before asking for it."""
+
+    # --- leases ---
+    lease_ttl_s: float = 15.0
+    """How long the registry keeps this holder's pins without hearing of it; a heartbeat is sent three times
+    in that time. The service has a longest one."""
 
     # --- asking ---
     connect_timeout_s: float = 5.0
@@ -64,6 +70,11 @@ class HolderSettings:
             value = getattr(self, field.name)
             if value < 0 or (value == 0 and field.name not in ("sync_jitter", "cache_bytes")):
                 raise InvalidInput(f"{field.name} is {value}, must be positive", field=field.name)
+        if not MIN_TTL_MS <= self.lease_ttl_s * 1000 <= MAX_TTL_MS:
+            raise InvalidInput(
+                f"lease_ttl_s is {self.lease_ttl_s:g}, must be {MIN_TTL_MS // 1000} to {MAX_TTL_MS // 1000}",
+                field="lease_ttl_s",
+            )
         if self.sync_jitter >= 1:
             raise InvalidInput("sync_jitter must be below 1", field="sync_jitter")
         if self.sync_interval_s * (1 + self.sync_jitter) >= self.staleness_bound_s:

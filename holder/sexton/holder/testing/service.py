@@ -1,5 +1,6 @@
 """The service in memory: one worker, its log and its store, over the core that the real one uses."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -9,9 +10,11 @@ from typing import Any, Final, TypeVar
 from sexton.core.answer import error_part, fetch_parts, sync_mode, sync_parts
 from sexton.core.apply import apply
 from sexton.core.check import accept, check, diagnose
-from sexton.core.decide import Commit, NeedsSummary, decide, rejection, texts
+from sexton.core.decide import Commit, NeedsSummary, decide, rejection, texts, touched
 from sexton.core.hash import body_digest
-from sexton.core.pins import Pins
+from sexton.core.pinning import judge
+from sexton.core.pins import Pins, highest
+from sexton.core.registry import RegistryState
 from sexton.core.tree import ContextTree
 from sexton.schemas.base import Message
 from sexton.schemas.codec import AnyCommand, AnyOutcome, AnyRecord, decode, decode_command, event_id_of
@@ -26,6 +29,16 @@ from sexton.schemas.errors import (
     UnsupportedSchema,
 )
 from sexton.schemas.ids import Level
+from sexton.schemas.leases import (
+    GrantedPin,
+    HeartbeatRequest,
+    HolderRequest,
+    LeaseReply,
+    Pin,
+    PinRequest,
+    RefusedPin,
+    ReleaseRequest,
+)
 from sexton.schemas.limits import SYNC_TAIL_RECORDS
 from sexton.schemas.outcome import Rejected, RejectionCode
 from sexton.schemas.rpc import FetchRequest, PutReply, PutRequest, SyncRequest, Tier, Verb
@@ -50,13 +63,23 @@ class _Stored:
 class MemoryService:
     """Everything behind a transport. Any number of transports may share one."""
 
-    def __init__(self, *, summarise: Summarise | None = None, tail_records: int = SYNC_TAIL_RECORDS) -> None:
+    def __init__(
+        self,
+        *,
+        summarise: Summarise | None = None,
+        tail_records: int = SYNC_TAIL_RECORDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.summarise = summarise
         """Makes the summaries of compactions that come without one; None: they are `summary_failed`."""
         self.tail_records = tail_records
         """A holder further behind gets a snapshot."""
+        self.monotonic = monotonic
+        """The registry's clock, in seconds: leases run out by it."""
+        self.registries: dict[str, RegistryState] = {}
+        """Leases and pins by context. Clear it to lose the registry."""
         self.pins: dict[str, Pins] = defaultdict(dict)
-        """Live pins by context, as a test sets them."""
+        """Pins of others by context, as a test sets them, beside those in `registries`."""
         self.asked: Counter[Verb] = Counter()
         """Requests answered, by verb."""
         self.commands = 0
@@ -149,7 +172,7 @@ class MemoryService:
                     stored.tree, command, RejectionCode.CLAIM_MISSING, "the claimed content is not here"
                 )
             contents.append(data)
-        decision = decide(stored.tree, command, digest, contents, self.pins[command.context_id])
+        decision = decide(stored.tree, command, digest, contents, self._live_pins(command))
         match decision:
             case Commit():
                 stored.cold.update({(b.span_id, b.version): b.data for b in decision.blobs})
@@ -187,8 +210,62 @@ class MemoryService:
                 put = _same(context_id, decode(PutRequest, body))
                 self._stored(context_id).chunks[put.claim.digest, put.index] = put.data
                 yield PutReply(context_id=context_id)
-            case _:
-                raise InvalidInput(f"this service does not answer {verb.value}")
+            case Verb.PIN:
+                yield self._pin(_same(context_id, decode(PinRequest, body)))
+            case Verb.RELEASE:
+                yield self._release(_same(context_id, decode(ReleaseRequest, body)))
+            case Verb.HEARTBEAT:
+                yield self._heartbeat(_same(context_id, decode(HeartbeatRequest, body)))
+
+    def _heartbeat(self, request: HeartbeatRequest) -> LeaseReply:
+        operation, announce = self._registry(request.context_id).beat(request, self._now_ms())
+        return self._judged(request, request.pins or (), operation=operation, announce=announce)
+
+    def _pin(self, request: PinRequest) -> LeaseReply:
+        taken = self._registry(request.context_id).pin(request, self._now_ms())
+        return self._judged(
+            request, request.pins if taken else (), operation=request.operation, announce=not taken
+        )
+
+    def _release(self, request: ReleaseRequest) -> LeaseReply:
+        taken = self._registry(request.context_id).release(request, self._now_ms())
+        return self._judged(request, (), operation=request.operation, announce=not taken)
+
+    def _judged(
+        self, request: HolderRequest, pins: Sequence[Pin], *, operation: int, announce: bool
+    ) -> LeaseReply:
+        tree = self._stored(request.context_id).tree
+        verdicts = [judge(tree, pin) for pin in pins]
+        refused = tuple(v for v in verdicts if isinstance(v, RefusedPin))
+        if refused:
+            self._registry(request.context_id).withdraw(request, refused)
+        return LeaseReply(
+            context_id=request.context_id,
+            head=tree.head,
+            operation=operation,
+            granted=tuple(v for v in verdicts if isinstance(v, GrantedPin)),
+            refused=refused,
+            announce=announce,
+        )
+
+    def _registry(self, context_id: str) -> RegistryState:
+        if context_id not in self.registries:
+            self.registries[context_id] = RegistryState(f"memory-{self._now_ms()}", self._now_ms())
+        return self.registries[context_id]
+
+    def _live_pins(self, command: AnyCommand) -> Pins:
+        """The pins on what a command touches: those of holders, and those that a test has set."""
+        stored, registry = self._stored(command.context_id), self._registry(command.context_id)
+        found = dict(self.pins[command.context_id])
+        for version in touched(stored.tree, command):
+            costs = [pin.cost for pin in registry.live(version, self._now_ms())]
+            cost = highest([*costs, *([found[version]] if version in found else [])])
+            if cost is not None:
+                found[version] = cost
+        return found
+
+    def _now_ms(self) -> int:
+        return int(self.monotonic() * 1000)
 
     def _sync(self, request: SyncRequest) -> Iterator[Message]:
         stored = self._stored(request.context_id)
@@ -227,7 +304,7 @@ _CODES: Final = {
     UnsupportedSchema.code: RejectionCode.UNSUPPORTED_SCHEMA,
 }
 
-R = TypeVar("R", SyncRequest, FetchRequest, PutRequest)
+R = TypeVar("R", SyncRequest, FetchRequest, PutRequest, PinRequest, ReleaseRequest, HeartbeatRequest)
 
 
 def _same(context_id: str, request: R) -> R:
