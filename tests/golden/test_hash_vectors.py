@@ -124,7 +124,7 @@ def test_the_published_history_is_one() -> None:
     for vector in vectors("chain"):
         tree = apply(tree, decode_record(vector["record"]))
 
-    assert (4, 3, 0) == (tree.revision, tree.epoch, tree.view_count)
+    assert (9, 3, 0, {}) == (tree.revision, tree.epoch, tree.view_count, dict(tree.tombstones))
     assert set(RecordKind) == {RecordKind(vector["record"]["kind"]) for vector in vectors("chain")}
 
 
@@ -134,6 +134,7 @@ def named_by_hand(record: dict[str, Any]) -> list[str]:
     for name in ("spans", "summary", "before", "after", "span"):
         for span in record.get(name, []) if name == "spans" else filter(None, [record.get(name)]):
             parts += [span["span_id"], span["version"], span["content_hash"], span["size_bytes"]]
-    for source in record.get("sources", []):
-        parts += [source["span_id"], source["version"]]
-    return [str(part) for part in [*parts, *filter(None, [record.get("strategy")])]]
+    parts += [record[name] for name in ("strategy", "attempt", "size_freed_bytes") if name in record]
+    for version in (*record.get("sources", ()), *record.get("versions", ())):
+        parts += [version["span_id"], version["version"]]
+    return [str(part) for part in parts]

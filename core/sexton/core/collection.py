@@ -71,9 +71,9 @@ def advance(tree: ContextTree, record: CollectionBase) -> ContextTree:
         stone = stones.get(version)
         if stone is None:
             raise LineageError(f"{named.span_id} version {named.version} is no tombstone")
-        if kind in _OWN_STEPS and stone.attempt != record.attempt:
-            raise LineageError(f"{named.span_id} version {named.version} is not of attempt {record.attempt}")
         state = life.after(stone.state, kind, named.span_id)
+        if kind in _OWN_STEPS and not _is_of(stone, record.attempt):
+            raise LineageError(f"{named.span_id} version {named.version} is not of attempt {record.attempt}")
         node = nodes[named.span_id]
         pruned = node.version == named.version
         if pruned:

@@ -6,7 +6,9 @@ at a time, and tells what came of it.
 The rules:
 
 - A lease is counted from the moment the last good heartbeat was *sent*: the registry counts from later, so
-  the holder never believes in a lease that the registry has let go.
+  the holder never believes in a lease that the registry has let go. A heartbeat is good if the registry
+  knew the same pins: one that it answered with "announce" renews nothing here, or a holder could go on to
+  count on a pin that a fail-over has lost, for longer than a collector waits.
 - Past it, every pin is unproven. The holder registers, announces all it claims, and only what is granted
   then is proven again.
 - A pin is claimed from the moment it is asked for: the digest of every heartbeat covers it, so that a
@@ -39,6 +41,8 @@ NEVER: Final = -math.inf
 @dataclass(slots=True)
 class _Claim:
     cost: PinCost
+    asked: int
+    """The operation that first asked for it. An answer to an older one is about a claim before this."""
     proven: bool = False
     """Granted, in the lease that is good now."""
 
@@ -126,11 +130,10 @@ class PinBook:
 
     def ask(self, pins: Sequence[Pin]) -> PinRequest:
         """Claims pins, and asks for them. They count from now on."""
-        for pin in pins:
-            version = (pin.span_id, pin.version)
-            known = self._claims.get(version)
-            self._claims[version] = _Claim(pin.cost, proven=known is not None and known.proven)
         self._operation += 1
+        for pin in pins:
+            known = self._claims.setdefault((pin.span_id, pin.version), _Claim(pin.cost, self._operation))
+            known.cost = pin.cost
         return PinRequest(**self._common(), pins=tuple(pins))
 
     def let_go(self, versions: Iterable[Version]) -> ReleaseRequest | None:
@@ -149,16 +152,15 @@ class PinBook:
     ) -> tuple[RefusedPin, ...]:
         """Takes in the answer to a heartbeat; gives the claims that are lost by it."""
         self._registered = True
-        self.valid_until = max(self.valid_until, sent_at + self.ttl_ms / 1000)
+        if not reply.announce:
+            self.valid_until = max(self.valid_until, sent_at + self.ttl_ms / 1000)
         if request.pins is not None and request.operation == self._operation:
             self._announce = False
-        self._take_in(reply)
-        return reply.refused
+        return self._take_in(reply)
 
     def on_pins(self, reply: LeaseReply) -> tuple[RefusedPin, ...]:
-        """Takes in the answer to `ask` or `let_go`; gives the pins that were refused."""
-        self._take_in(reply)
-        return reply.refused
+        """Takes in the answer to `ask` or `let_go`; gives the claims that are lost by it."""
+        return self._take_in(reply)
 
     def on_lease_lost(self) -> None:
         """The registry has no lease of ours, or ours has run out by our own count: all is unproven."""
@@ -178,16 +180,21 @@ class PinBook:
         self._claims.clear()
         self.fenced_by = newest
 
-    def _take_in(self, reply: LeaseReply) -> None:
+    def _take_in(self, reply: LeaseReply) -> tuple[RefusedPin, ...]:
         for granted in reply.granted:
             claim = self._claims.get((granted.span_id, granted.version))
-            if claim is not None:
+            if claim is not None and claim.asked <= reply.operation:
                 claim.proven = True
+        lost: list[RefusedPin] = []
         for refused in reply.refused:
-            self._claims.pop((refused.span_id, refused.version), None)
+            claim = self._claims.get((refused.span_id, refused.version))
+            if claim is not None and claim.asked <= reply.operation:
+                del self._claims[refused.span_id, refused.version]
+                lost.append(refused)
         if reply.announce or reply.refused:
             # The registry forgets its digest with a refusal, and wants to hear what is left.
             self._announce = True
+        return tuple(lost)
 
     def _common(self) -> _Common:
         return {

@@ -6,13 +6,14 @@ what the simulator runs, and what the contract tests hold the script to.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sexton.core.collection import Version
 from sexton.core.sweep import LivePin, Mark, Observation
 from sexton.schemas.errors import Fenced, LeaseLost, TooManyPins
 from sexton.schemas.leases import (
     MAX_PINS,
+    MAX_TTL_MS,
     HeartbeatRequest,
     HolderRequest,
     Pin,
@@ -23,6 +24,16 @@ from sexton.schemas.leases import (
 from sexton.schemas.span import SpanVersion
 
 
+@dataclass(frozen=True, slots=True)
+class HeldPin:
+    """One pin of one holder."""
+
+    cost: PinCost
+    since_ms: int
+    operation: int
+    """The operation that added it."""
+
+
 @dataclass(slots=True)
 class HolderState:
     """What is known of one holder."""
@@ -30,21 +41,52 @@ class HolderState:
     incarnation: int
     operation: int = 0
     digest: str = ""
+    """Of the pins that the holder claims; empty if it is not known whether they are those held here."""
     beat_ms: int = 0
-    ends_ms: int = 0
-    """End of its lease."""
-    held: dict[Version, tuple[PinCost, int]] = field(default_factory=dict)
-    """Its pins, each with its cost and since when."""
+    agreed_ms: int = 0
+    """The last heartbeat that claimed what is known here, in `agreed_in`."""
+    agreed_in: str = ""
+    ends_ms: int | None = None
+    """End of its lease; none if it has ended and been seen to."""
+    forget_ms: int | None = None
+    """When to forget that this holder was there; set once its lease has ended."""
+    held: dict[Version, HeldPin] = field(default_factory=dict)
+
+    def is_good(self, now_ms: int) -> bool:
+        """Whether its lease is good."""
+        return self.ends_ms is not None and self.ends_ms > now_ms
+
+    def end_lease(self, now_ms: int) -> None:
+        """Its incarnation and last operation are remembered for as long as a message from before may be
+        under way and count: one that is older must not begin the next lease with an older set.
+        """
+        self.held.clear()
+        self.ends_ms, self.digest = None, ""
+        self.forget_ms = now_ms + MAX_TTL_MS
+
+    def note_operation(self, operation: int, digest: str) -> None:
+        """A digest covers all pins of the holder: it is believed only if none of the operations before it is
+        missing, as they are after a fail-over to an older copy.
+        """
+        if operation == self.operation:
+            return
+        unbroken = operation == self.operation + 1 and self.digest
+        self.operation, self.digest = operation, digest if unbroken else ""
 
 
 @dataclass(slots=True)
 class RegistryState:
-    """The registry of one context. Copy it to have an older one to fail over to."""
+    """The registry of one context. `copy` it to have an older one to fail over to."""
 
     generation: str
     began_ms: int
     holders: dict[str, HolderState] = field(default_factory=dict)
     marks: dict[Version, Mark] = field(default_factory=dict)
+
+    def copy(self) -> "RegistryState":
+        """A copy that shares nothing with this one."""
+        holders = {name: replace(holder, held=dict(holder.held)) for name, holder in self.holders.items()}
+        return RegistryState(self.generation, self.began_ms, holders, dict(self.marks))
 
     # --- on a holder's behalf ------------------------------------------------------------------------
 
@@ -55,24 +97,32 @@ class RegistryState:
             Fenced: a newer process of the holder's id has registered.
             LeaseLost: the lease has run out, and the heartbeat does not begin a new one.
         """
-        holder = self._holder(request)
-        if request.leave:
-            left = HolderState(incarnation=request.incarnation, operation=request.operation)
-            self.holders[request.holder_id] = left
-            return request.operation, False
-        if holder.ends_ms <= now_ms:
+        try:
+            holder = self._leased(request, now_ms)
+        except LeaseLost:
+            if request.leave:
+                return request.operation, False
             if not request.register_new:
-                raise LeaseLost(f"{request.holder_id} has no good lease on {request.context_id}")
-            holder = HolderState(incarnation=request.incarnation)
-        self.holders[request.holder_id] = holder
-        holder.ends_ms = max(holder.ends_ms, now_ms + request.ttl_ms)
-        holder.beat_ms = now_ms
-        if request.pins is not None and request.operation > holder.operation:
+                raise
+            holder = self._begun(request)
+        if request.leave:
+            holder.operation = max(holder.operation, request.operation)
+            holder.end_lease(now_ms)
+            return request.operation, False
+        ends_ms = now_ms + request.ttl_ms
+        holder.ends_ms = ends_ms if holder.ends_ms is None else max(holder.ends_ms, ends_ms)
+        if request.pins is not None and request.operation >= holder.operation:
             wanted = {(pin.span_id, pin.version) for pin in request.pins}
             holder.held = {v: kept for v, kept in holder.held.items() if v in wanted}
-            self._add(holder, request.pins, now_ms)
+            self._add(holder, request.pins, request.operation, now_ms)
             holder.operation, holder.digest = request.operation, request.digest
-        return holder.operation, holder.digest != request.digest
+        holder.beat_ms = now_ms
+        agreed = holder.digest == request.digest
+        if agreed:
+            # Who claims another set than is known here has not been heard out: a sweep must not count it.
+            holder.agreed_ms, holder.agreed_in = now_ms, self.generation
+        self._tidy(now_ms)
+        return holder.operation, not agreed
 
     def pin(self, request: PinRequest, now_ms: int, limit: int = MAX_PINS) -> bool:
         """Adds pins; False if the operation is older than one already known.
@@ -87,8 +137,8 @@ class RegistryState:
         fresh = {(pin.span_id, pin.version) for pin in request.pins} - holder.held.keys()
         if len(holder.held) + len(fresh) > limit:
             raise TooManyPins(f"a holder pins at most {limit} versions of a context", limit=limit)
-        self._add(holder, request.pins, now_ms)
-        holder.operation, holder.digest = request.operation, request.digest
+        self._add(holder, request.pins, request.operation, now_ms)
+        holder.note_operation(request.operation, request.digest)
         return True
 
     def release(self, request: ReleaseRequest, now_ms: int) -> bool:
@@ -98,19 +148,26 @@ class RegistryState:
             return False
         for version in request.versions:
             holder.held.pop((version.span_id, version.version), None)
-        holder.operation, holder.digest = request.operation, request.digest
+        holder.note_operation(request.operation, request.digest)
         return True
 
     def withdraw(self, request: HolderRequest, versions: Iterable[SpanVersion]) -> None:
-        """Takes back pins that the log has refused, if `request` is still the holder's last operation."""
+        """Takes back pins that the log has refused, if `request` is still the holder's last operation.
+
+        Only what this operation added is dropped: the answer may be lost, and the holder go on to count on
+        what it was granted before. The digest is forgotten, so that it announces what it holds.
+        """
         holder = self.holders.get(request.holder_id)
         if holder is None or (holder.incarnation, holder.operation) != (
             request.incarnation,
             request.operation,
         ):
             return
-        for version in versions:
-            holder.held.pop((version.span_id, version.version), None)
+        for named in versions:
+            version = (named.span_id, named.version)
+            held = holder.held.get(version)
+            if held is not None and held.operation == request.operation:
+                del holder.held[version]
         holder.digest = ""
 
     # --- on a sweep's --------------------------------------------------------------------------------
@@ -118,14 +175,19 @@ class RegistryState:
     def live(self, version: Version, now_ms: int) -> tuple[LivePin, ...]:
         """The pins on a version of holders whose lease is good."""
         return tuple(
-            LivePin(holder_id, *holder.held[version])
+            LivePin(holder_id, held.cost, held.since_ms)
             for holder_id, holder in self.holders.items()
-            if holder.ends_ms > now_ms and version in holder.held
+            if holder.is_good(now_ms) and (held := holder.held.get(version)) is not None
         )
 
     def observe(self, versions: Sequence[Version], now_ms: int, *, mark: bool) -> Observation:
         """What a sweep looks at. With `mark`, unpinned versions without a mark of this generation get one."""
-        beats = [holder.beat_ms for holder in self.holders.values() if holder.ends_ms > now_ms]
+        self._tidy(now_ms)
+        agreed = [
+            holder.agreed_ms if holder.agreed_in == self.generation else 0
+            for holder in self.holders.values()
+            if holder.is_good(now_ms)
+        ]
         pins = {version: self.live(version, now_ms) for version in versions}
         if mark:
             for version, live in pins.items():
@@ -136,31 +198,51 @@ class RegistryState:
             generation=self.generation,
             began_ms=self.began_ms,
             now_ms=now_ms,
-            oldest_beat_ms=min(beats, default=None),
+            oldest_beat_ms=min(agreed, default=None),
             pins=pins,
             marks={version: self.marks[version] for version in versions if version in self.marks},
         )
 
     def _leased(self, request: HolderRequest, now_ms: int) -> HolderState:
-        holder = self._holder(request)
-        if holder.ends_ms <= now_ms:
-            raise LeaseLost(f"{request.holder_id} has no good lease on {request.context_id}")
-        return holder
-
-    def _holder(self, request: HolderRequest) -> HolderState:
+        """The holder, if no newer process has registered and its lease is good."""
         known = self.holders.get(request.holder_id)
+        if known is not None and known.forget_ms is not None and known.forget_ms <= now_ms:
+            del self.holders[request.holder_id]
+            known = None
         if known is not None and request.incarnation < known.incarnation:
             raise Fenced(
                 f"another process of {request.holder_id} has registered since", incarnation=known.incarnation
             )
-        if known is None or request.incarnation > known.incarnation:
-            # Whatever an older process held, it holds no more.
-            return HolderState(incarnation=request.incarnation)
+        if known is None or request.incarnation > known.incarnation or not known.is_good(now_ms):
+            raise LeaseLost(f"{request.holder_id} has no good lease on {request.context_id}")
         return known
 
-    def _add(self, holder: HolderState, pins: Iterable[Pin], now_ms: int) -> None:
+    def _begun(self, request: HolderRequest) -> HolderState:
+        """A new lease. Whatever an older one or an older process held, it holds no more."""
+        before = self.holders.get(request.holder_id)
+        holder = HolderState(incarnation=request.incarnation)
+        if before is not None and before.incarnation == request.incarnation:
+            holder.operation = before.operation
+        self.holders[request.holder_id] = holder
+        return holder
+
+    def _tidy(self, now_ms: int) -> None:
+        """Ends leases that have run out, and shortens those that end later than any can: a server whose clock
+        was ahead of this one's has written them.
+        """
+        for holder in self.holders.values():
+            if holder.ends_ms is None:
+                continue
+            if holder.ends_ms <= now_ms:
+                holder.end_lease(now_ms)
+            else:
+                holder.ends_ms = min(holder.ends_ms, now_ms + MAX_TTL_MS)
+
+    def _add(self, holder: HolderState, pins: Iterable[Pin], operation: int, now_ms: int) -> None:
         for pin in pins:
             version = (pin.span_id, pin.version)
-            _, since_ms = holder.held.get(version, (pin.cost, now_ms))
-            holder.held[version] = (pin.cost, since_ms)
+            before = holder.held.get(version)
+            if before is None:
+                before = HeldPin(pin.cost, now_ms, operation)
+            holder.held[version] = replace(before, cost=pin.cost)
             self.marks.pop(version, None)

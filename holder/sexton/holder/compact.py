@@ -75,8 +75,6 @@ class Compaction:
         self._refused: set[str] = set()
         self._committed: list[Committed] = []
         self._rejected: Counter[RejectionCode] = Counter()
-        self._moved: Rejected | PointerResurrectionError | None = None
-        """Why the last run had to be planned anew."""
 
     async def to(
         self, budget_bytes: int, policy: Policy | None, *, max_passes: int, moved_passes: int
@@ -87,14 +85,12 @@ class Compaction:
         while True:
             tree = await self._follower.confirmed()
             planned = plan(tree, budget_bytes, policy, refused=self._refused)
-            if planned.status is not PlanStatus.PLANNED or passes == max_passes:
+            if planned.status is not PlanStatus.PLANNED or passes == max_passes or idle > moved_passes:
                 return self._ended(planned, self._report(began, tree, planned, passes))
             passes += 1
             done = len(self._committed), len(self._refused)
             await in_lanes(planned.runs, partial(self._run, tree), self._lanes)
             idle = idle + 1 if done == (len(self._committed), len(self._refused)) else 0
-            if idle > moved_passes:
-                self._stop_for_moving()
 
     def _ended(self, planned: Plan, report: CompactionReport) -> CompactionReport:
         if planned.status is PlanStatus.WITHIN_BUDGET:
@@ -104,14 +100,8 @@ class Compaction:
         if planned.status is PlanStatus.IRREDUCIBLE:
             kept = {reason.value: count for reason, count in planned.kept.items()}
             raise Irreducible(f"{sizes}, and nothing more can be compacted: {kept}", kept=kept, **about)
-        raise Unsettled(f"{sizes}, after {report.passes} passes", **about)
-
-    def _stop_for_moving(self) -> None:
-        if isinstance(self._moved, Rejected):
-            raise CommandRejected(f"{self._moved.code.value}: {self._moved.message}", outcome=self._moved)
-        if self._moved is not None:
-            raise self._moved
-        raise Unsettled("passes without an effect")
+        met = {code.value: count for code, count in report.rejected.items()}
+        raise Unsettled(f"{sizes}, after {report.passes} passes that met {met or 'no rejection'}", **about)
 
     def _report(self, began: ContextTree, tree: ContextTree, planned: Plan, passes: int) -> CompactionReport:
         return CompactionReport(
@@ -129,8 +119,7 @@ class Compaction:
     async def _run(self, tree: ContextTree, run: Run) -> None:
         try:
             summary = await self._summary(tree, run)
-        except PointerResurrectionError as changed:
-            self._moved = changed
+        except PointerResurrectionError:
             self._rejected[RejectionCode.STALE_SOURCE] += 1
             await self._follower.sync()
             return
@@ -141,7 +130,6 @@ class Compaction:
                 self._committed.append(outcome)
             case Rejected(code=code) if code in _MOVED:
                 self._rejected[code] += 1
-                self._moved = outcome
             case Rejected(code=code) if code in _NO_GOOD:
                 self._rejected[code] += 1
                 # A pin names the spans it holds; the others of the run are free to go.

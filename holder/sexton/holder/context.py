@@ -1,7 +1,7 @@
 """One context in a holder: what an agent reads, writes and derives from."""
 
-from collections.abc import Sequence
-from typing import Literal, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, TypeVar, overload
 
 from sexton.core.check import mint
 from sexton.core.plan import Policy
@@ -170,6 +170,26 @@ class Context:
         """
         return await self._renderer.render()
 
+    @overload
+    def derived(
+        self,
+        span_id: str,
+        build: Callable[[str], Awaitable[T]],
+        *,
+        cost: PinCost | None = None,
+        name: str | None = None,
+    ) -> Derived[T]: ...
+
+    @overload
+    def derived(
+        self,
+        span_id: str,
+        build: Callable[[str], T],
+        *,
+        cost: PinCost | None = None,
+        name: str | None = None,
+    ) -> Derived[T]: ...
+
     def derived(
         self, span_id: str, build: Build[T], *, cost: PinCost | None = None, name: str | None = None
     ) -> Derived[T]:
@@ -188,7 +208,7 @@ class Context:
             name,
             resolver=self._resolver,
             runtime=self._runtime,
-            pinning=None if cost is None else Pinning(self._keeper, cost),
+            pinning=None if cost is None else Pinning(self._keeper, self._follower.sync, cost),
         )
 
     def pin(self, span_id: str, *, cost: PinCost = PinCost.CHEAP, version: int | None = None) -> PinScope:
@@ -205,9 +225,18 @@ class Context:
             PinRefused: the version is unknown, being collected, or gone.
             Unreachable: the span is unknown or gone.
             Fenced: another process of this holder's name has taken its place.
+            TooManyPins: over what one holder may pin in one context.
             TransientError: no answer; nothing is pinned.
+            Unsettled: the span was rewritten during every try.
         """
-        return PinScope(self._resolver, self._keeper, span_id, cost, version)
+        return PinScope(
+            self._resolver,
+            self._keeper,
+            self._follower.sync,
+            span_id=span_id,
+            cost=cost,
+            version=version,
+        )
 
     # --- commands ---
 
@@ -304,11 +333,11 @@ class Context:
 
         Raises:
             Irreducible: what remains is fresh, open, pinned, at the top or was refused; `kept` counts it.
-            CommandRejected: the context kept changing, or a rejection that planning cannot cure.
-            Unsettled: not within `max_passes`.
-            Exception: what `summarise` raised. What was committed before stays.
+            Unsettled: not within `max_passes`, or the context changed during each of the last ones.
+            CommandRejected: a rejection that planning cannot cure.
+            Exception: what `summarise` raised.
 
-        Errors of the first and the third kind carry the report so far as the field `report`.
+        What was committed before an error stays; the first two carry the report so far as the field `report`.
         """
         compaction = Compaction(
             self._follower,

@@ -100,6 +100,8 @@ class Derived(Generic[T]):
         # The pin is there before what is made from it, and the old one until then: at no time is what is at
         # hand made from bytes that nobody holds.
         held = await self._pinning.take(key.span_id, key.version)
+        if held is None:
+            return  # it has just changed; the next try knows what it is
         try:
             await self._make(key, data)
         except BaseException:

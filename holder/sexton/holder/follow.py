@@ -12,6 +12,7 @@ than that, and nothing about later.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from sexton.core.lease import NEVER
 from sexton.core.tree import ContextTree
 from sexton.holder.calls import Calls
 from sexton.holder.clock import backoff, spread, until
@@ -56,6 +57,8 @@ class Follower:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._confirmed_at: float | None = None
+        self._not_before = NEVER
+        """Confirmations from before this do not count: then there was no lease."""
         self._floor = 0
         """Nothing is served below this revision: an own command was committed there."""
         self.before_serving: Callable[[], Awaitable[None]] | None = None
@@ -134,12 +137,19 @@ class Follower:
         self.check_usable()
         await self._flight.run(self._synchronise, fresh=fresh)
 
-    def heard_head(self, head: Head, sent_at: float) -> None:
-        """Takes in where the log was when a heartbeat, sent at `sent_at`, was answered."""
-        if (head.revision, head.chain) == (self.tree.revision, self.tree.chain):
-            self._confirmed_at = max(self._confirmed_at or sent_at, sent_at)
-        elif head.revision != self.tree.revision:
+    def heard_head(self, head: Head, sent_at: float, *, anew: bool) -> None:
+        """Takes in where the log was when a heartbeat, sent at `sent_at`, was answered.
+
+        With `anew` that heartbeat began a lease. Before it nothing was proven to be kept, so what was heard
+        of the head before it counts no more.
+        """
+        if anew:
+            self._not_before = sent_at
+        known = self._replica.chain_at(head.revision)
+        if known != head.chain:
             self._wake.set()
+        elif head.revision == self.tree.revision:  # behind this tree: bumps were faster, and it says nothing
+            self._confirmed_at = max(self._confirmed_at or sent_at, sent_at)
 
     async def confirmed(self) -> ContextTree:
         """The tree, fit to be served from: within the staleness bound, and not before an own command.
@@ -151,16 +161,18 @@ class Follower:
             Fenced: another process has taken this holder's place.
         """
         self.check_usable()
-        if self.before_serving is not None:
-            await self.before_serving()
-        if not self._servable():
-            try:
-                await self.sync()
-            except TransientError as e:
-                raise self._unconfirmed(str(e)) from e
-            if not self._servable():
-                raise self._unconfirmed("the answer took longer than that")
-        return self.tree
+        for last in (False, False, True):
+            # Again after each question: the process may have been stopped while it waited for the answer.
+            if self.before_serving is not None:
+                await self.before_serving()
+            if self._servable():
+                return self.tree
+            if not last:
+                try:
+                    await self.sync()
+                except TransientError as e:
+                    raise self._unconfirmed(str(e)) from e
+        raise self._unconfirmed("the answer took longer than that")
 
     async def reach(self, revision: int) -> None:
         """Waits until the tree holds `revision`, by bump or by asking. Does not raise if it cannot be had
@@ -197,7 +209,12 @@ class Follower:
     # --- inside ---
 
     def _servable(self) -> bool:
-        return self.confirmed_age_s <= self._settings.staleness_bound_s and self.tree.revision >= self._floor
+        return (
+            self._confirmed_at is not None
+            and self._confirmed_at >= self._not_before
+            and self.confirmed_age_s <= self._settings.staleness_bound_s
+            and self.tree.revision >= self._floor
+        )
 
     def _unconfirmed(self, why: str) -> Unconfirmed:
         return Unconfirmed(

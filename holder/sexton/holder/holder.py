@@ -135,8 +135,7 @@ class Holder:
         """Ends all following and the connection. Does not hang in an outage; may be called again."""
         self._closed = True
         try:
-            for context in list(self._contexts.values()):
-                await context.close()
+            await asyncio.gather(*(context.close() for context in self._contexts.values()))
         finally:
             self._contexts.clear()
             await self._runtime.transport.close()

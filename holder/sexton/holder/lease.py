@@ -6,13 +6,14 @@ opened and given up when it is closed; a process that is killed falls out with i
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from sexton.core.collection import Version
 from sexton.core.lease import PinBook
 from sexton.core.pins import highest
 from sexton.holder.calls import Calls
+from sexton.holder.errors import HolderClosed
 from sexton.holder.runtime import Runtime
 from sexton.holder.tasks import Tasks
 from sexton.schemas.errors import (
@@ -27,9 +28,15 @@ from sexton.schemas.errors import (
 )
 from sexton.schemas.leases import MAX_PINS, LeaseReply, Pin, PinCost, RefusedPin
 from sexton.schemas.rpc import Head
+from sexton.schemas.span import SpanState
 
-HeadHandler = Callable[[Head, float], None]
-"""Is told the head that a heartbeat brought, and when that heartbeat was sent."""
+
+class HeadHandler(Protocol):
+    """Who wants to know where the log is."""
+
+    def __call__(self, head: Head, sent_at: float, *, anew: bool) -> None:
+        """Takes in the head that a heartbeat brought, sent at `sent_at`; with `anew` it began a lease."""
+
 
 _BEATS_PER_LEASE: Final = 3
 _TAKEOVERS: Final = 3
@@ -43,6 +50,8 @@ class Held:
         self.cost = cost
         self.lost: RefusedPin | None = None
         """Set when the service refused it later: the version can no longer be held."""
+        self.superseded = False
+        """Whether the version was not current any more when the service granted it."""
 
 
 class LeaseKeeper:
@@ -64,6 +73,7 @@ class LeaseKeeper:
         self._tasks = Tasks(self._log)
         self._heard = False
         """Whether the registry has ever taken a heartbeat of this process."""
+        self._closed = False
 
     # --- life ---
 
@@ -73,6 +83,7 @@ class LeaseKeeper:
 
     async def stop(self) -> None:
         """Gives up the lease and all pins, if the service can be reached. Does not raise."""
+        self._closed = True
         await self._tasks.close()
         self._uses.clear()
         if not self._heard or self._book.fenced_by is not None:
@@ -91,9 +102,11 @@ class LeaseKeeper:
             PinRefused: the version is unknown, being collected, or gone.
             Fenced: another process of this holder's id has taken its place.
             TooManyPins: over what one holder may pin.
+            HolderClosed: the lease was given up.
             TransientError: no answer; nothing is pinned.
         """
         async with self._operations:
+            self._check_open()
             self._check_fenced()
             held = Held(version, cost)
             users = self._uses.setdefault(version, [])
@@ -106,32 +119,30 @@ class LeaseKeeper:
                 if before is None or highest((before, cost)) is not before:
                     await self._ask([self._pin(version)])
                 await self._prove([version])
+                self._check_open()
                 _check_granted(held)
             except BaseException:
-                self._forget(held)
-                if version not in self._uses and self._book.let_go([version]) is not None:
-                    # It was asked for and may have been granted: the whole set will tell.
-                    self._book.on_no_answer()
-                    self._wake.set()
+                self._withdraw(held)
                 raise
             return held
 
     async def release(self, held: Held) -> None:
         """Ends one use of a pin; the last one lets go of it. Does not raise: what is not said expires."""
-        async with self._operations:
-            users = self._uses.get(held.version, [])
-            if held not in users:
-                return
-            before = highest(user.cost for user in users)
-            self._forget(held)
-            users = self._uses.get(held.version, [])
-            try:
-                if not users:
-                    await self._let_go([held.version])
-                elif highest(user.cost for user in users) is not before:
-                    await self._ask([self._pin(held.version)])
-            except (TransientError, PeerError, CallerError) as e:
-                self._log.info("holder.release_unheard", reason=str(e))
+        try:
+            async with self._operations:
+                if held not in self._uses.get(held.version, ()):
+                    return
+                cheaper = self._forget(held)
+                try:
+                    if held.version not in self._uses:
+                        await self._let_go([held.version])
+                    elif cheaper:
+                        await self._ask([self._pin(held.version)])
+                except (TransientError, PeerError, CallerError) as e:
+                    self._log.info("holder.release_unheard", reason=str(e))
+        finally:
+            # Cancelled before its turn came: nobody would let go of it any more.
+            self._withdraw(held)
 
     def is_proven(self, held: Held) -> bool:
         """Whether the pin is good at this moment."""
@@ -185,8 +196,8 @@ class LeaseKeeper:
             self._book.on_lease_lost()
             return
         except Fenced as e:
-            self._fenced(e)
-            raise
+            self._on_fenced(e)
+            return
         except BaseException:
             self._book.on_no_answer()
             self._wake.set()
@@ -212,6 +223,7 @@ class LeaseKeeper:
     async def _beat(self) -> None:
         """One heartbeat, registering and announcing if it must."""
         for _ in range(_TAKEOVERS):
+            self._check_open()
             sent_at = self._clock.monotonic()
             request = self._book.heartbeat(sent_at)
             try:
@@ -221,15 +233,11 @@ class LeaseKeeper:
                 self._book.on_lease_lost()
                 continue
             except Fenced as e:
-                if self._heard:
-                    self._fenced(e)
-                    raise
-                # We are the newer process, by a clock that lags behind the older one's.
-                self._book.incarnation = int(e.fields.get("incarnation", self._book.incarnation)) + 1
+                self._on_fenced(e)
                 continue
             self._heard = True
             self._take_in(reply, self._book.on_heartbeat(request, reply, sent_at))
-            self._on_head(reply.head, sent_at)
+            self._on_head(reply.head, sent_at, anew=request.register_new)
             return
         raise Unconfirmed("the registry does not keep the lease", context_id=self._book.context_id)
 
@@ -262,6 +270,9 @@ class LeaseKeeper:
             return
 
     def _take_in(self, reply: LeaseReply, refused: Sequence[RefusedPin]) -> None:
+        for granted in reply.granted:
+            for held in self._uses.get((granted.span_id, granted.version), ()):
+                held.superseded = granted.state is SpanState.TOMBSTONE
         for pin in refused:
             for held in self._uses.get((pin.span_id, pin.version), ()):
                 held.lost = pin
@@ -275,15 +286,43 @@ class LeaseKeeper:
         cost = highest(user.cost for user in self._uses[version])
         return Pin(span_id=version[0], version=version[1], cost=cost if cost is not None else PinCost.CHEAP)
 
-    def _forget(self, held: Held) -> None:
-        users = self._uses.get(held.version, [])
-        if held in users:
-            users.remove(held)
+    def _forget(self, held: Held) -> bool:
+        """Ends a use. True if those that are left need a lower cost class."""
+        users = self._uses[held.version]
+        before = highest(user.cost for user in users)
+        users.remove(held)
         if not users:
-            self._uses.pop(held.version, None)
+            del self._uses[held.version]
+            return False
+        return highest(user.cost for user in users) is not before
 
-    def _fenced(self, error: Fenced) -> None:
-        self._book.on_fenced(int(error.fields.get("incarnation", 0)))
+    def _withdraw(self, held: Held) -> None:
+        """Ends a use without a word, if it has not ended. The service will hear of it with the whole set."""
+        if held not in self._uses.get(held.version, ()):
+            return
+        cheaper = self._forget(held)
+        if held.version not in self._uses:
+            self._book.let_go([held.version])
+        elif cheaper and held.lost is None:
+            self._book.ask([self._pin(held.version)])
+        else:
+            return
+        self._book.on_no_answer()
+        self._wake.set()
+
+    def _on_fenced(self, error: Fenced) -> None:
+        """Another process of our id has registered. Raises if that was after us."""
+        newest = int(error.fields.get("incarnation", self._book.incarnation))
+        if self._heard:
+            self._book.on_fenced(newest)
+            raise error
+        # We are the newer process, by a clock that lags behind the older one's.
+        self._book.incarnation = newest + 1
+        self._book.on_lease_lost()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HolderClosed(f"{self._book.context_id} is closed in this holder")
 
     def _check_fenced(self) -> None:
         if self._book.fenced_by is not None:

@@ -53,6 +53,15 @@ class Replica:
         """Whether nothing is known to be missing."""
         return not self._early and not self._start_over
 
+    def chain_at(self, revision: int) -> str | None:
+        """The chain of this history at a revision; None if it is too long ago, or not known yet."""
+        if revision == 0:
+            return ""
+        if revision == self.tree.revision:
+            return self.tree.chain
+        record = self.recent.at(revision)
+        return record.chain if record is not None else None
+
     def heard(self, data: bytes) -> Heard:
         """Takes a bump. Raises `MalformedMessage` if it is none; it says nothing then."""
         try:
@@ -138,7 +147,7 @@ class Replica:
     def _consider(self, request: SyncRequest, snapshot: ContextTree) -> None:
         """Takes over a snapshot, unless bumps were faster, and then what has been heard beyond it."""
         head = snapshot.head
-        known = request.chain if head.revision == request.revision else self._chain_at(head.revision)
+        known = request.chain if head.revision == request.revision else self.chain_at(head.revision)
         went_back = head.revision < request.revision
         ahead = self.tree.revision >= head.revision and known in (None, head.chain)
         if ahead and not went_back and not request.snapshot:
@@ -161,7 +170,7 @@ class Replica:
             self._apply_early()
 
     def _old(self, record: AnyRecord) -> Heard:
-        chain = self._chain_at(record.revision)
+        chain = self.chain_at(record.revision)
         if chain is None:
             return Heard.UNSURE
         return Heard.KNOWN if chain == record.chain else self._foreign()
@@ -180,15 +189,8 @@ class Replica:
             self._apply(record)
         self._early = {r: record for r, record in self._early.items() if r > self.tree.revision}
 
-    def _chain_at(self, revision: int) -> str | None:
-        """The chain of this history at a revision; None if it is too long ago, or not known yet."""
-        if revision == self.tree.revision:
-            return self.tree.chain
-        record = self.recent.at(revision)
-        return record.chain if record is not None else None
-
     def _check_reached(self, request: SyncRequest, head: Head) -> None:
-        if self._chain_at(head.revision) not in (None, head.chain):
+        if self.chain_at(head.revision) not in (None, head.chain):
             raise LineageError(f"{self.tree.context_id}: the log has another history at {head.revision}")
         if head.revision > self.tree.revision or head.revision < request.revision:
             raise MalformedMessage(

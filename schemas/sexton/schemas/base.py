@@ -47,11 +47,11 @@ def _kept_as_it_is(value: Any, depth: int = 0) -> Any:
 
     Not with a `ValueError`, which pydantic would collect, one for each field.
     """
-    if depth > MAX_UNKNOWN_DEPTH:
-        raise MalformedMessage(f"not a message: an unknown field of more than {MAX_UNKNOWN_DEPTH} levels")
     match value:
         case float() if not math.isfinite(value):
             raise MalformedMessage("not a message: a number that is not finite")
+        case dict() | list() | tuple() if depth == MAX_UNKNOWN_DEPTH:
+            raise MalformedMessage(f"not a message: an unknown field of more than {depth} levels")
         case dict():
             for item in value.values():
                 _kept_as_it_is(item, depth + 1)

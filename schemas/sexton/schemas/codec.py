@@ -101,7 +101,7 @@ def _translated(error: ValidationError, data: bytes | Mapping[str, Any] | None) 
     if len(details) > _MAX_PROBLEMS:
         text += f" (and {len(details) - _MAX_PROBLEMS} more)"
     # What JSON itself refuses has no place in the message; what a field refuses is the sender's to name.
-    if raw is None or all(detail["type"] in _SHAPE for detail in details):
+    if raw is None or all(detail["type"] in _SHAPE and not detail["loc"] for detail in details):
         return MalformedMessage(f"not a message: {text}", problems=problems)
     return InvalidMessage(text, problems=problems)
 

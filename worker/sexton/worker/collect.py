@@ -9,7 +9,7 @@ log no longer allows is simply not taken.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -17,10 +17,10 @@ from sexton.core import collection
 from sexton.core.collection import Version
 from sexton.core.sweep import Observation, Step, SweepRules, judge_stone, still_free
 from sexton.core.tree import ContextTree, Tombstone
-from sexton.schemas.codec import AnyRecord
 from sexton.schemas.errors import Unavailable
+from sexton.schemas.records import CollectAborted, Collected, Collecting, Condemned
 from sexton.schemas.span import SpanState
-from sexton.worker.contexts import Contexts, Known
+from sexton.worker.contexts import Contexts
 from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError, Registry
 
 log: Final = structlog.get_logger("sexton.collect")
@@ -31,7 +31,8 @@ BATCH: Final = 256
 _PARALLEL_DELETES: Final = 16
 _RACES: Final = 8
 
-Plan = Callable[[ContextTree], AnyRecord | None]
+R = TypeVar("R", Collecting, CollectAborted, Condemned, Collected)
+Plan = Callable[[ContextTree], R | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,8 @@ class Collector:
         free = [version for version in ready if still_free(version, marked_in, seen)]
         held = [version for version in ready if version not in set(free)]
         if held:
-            done = await self._commit(context_id, lambda tree: collection.call_off(tree, held, attempt))
-            report.called_off += len(held) if done is not None else 0
+            done = await self._commit(context_id, _calling_off(held, attempt))
+            report.called_off += len(done.versions) if done is not None else 0
         if not free:
             return
         condemned = await self._commit(context_id, lambda tree: collection.condemn(tree, free, attempt))
@@ -156,8 +157,8 @@ class Collector:
         wanted = set(pinned)
         for attempt, versions in collection.left_over(known.tree).items():
             ours = [version for version in versions if version in wanted]
-            if ours and await self._commit(context_id, _calling_off(ours, attempt)) is not None:
-                report.called_off += len(ours)
+            done = await self._commit(context_id, _calling_off(ours, attempt)) if ours else None
+            report.called_off += len(done.versions) if done is not None else 0
 
     async def _finish(self, context_id: str, versions: list[Version], report: SweepReport) -> None:
         """Deletes the bytes of condemned versions, then records that they are gone."""
@@ -172,16 +173,23 @@ class Collector:
         ]
         for start in range(0, len(stones), _PARALLEL_DELETES):
             batch = stones[start : start + _PARALLEL_DELETES]
-            await asyncio.gather(*(self._cold.delete(context_id, stone.identity) for stone in batch))
+            results = await asyncio.gather(
+                *(self._cold.delete(context_id, stone.identity) for stone in batch), return_exceptions=True
+            )
+            for error in results:
+                if error is not None:
+                    raise error
         await self._hot.drop(context_id, [stone.identity for stone in stones])
+        # These and no others: what is recorded as collected must have been deleted.
+        deleted = [(stone.identity.span_id, stone.identity.version) for stone in stones]
         attempt = self._new_attempt()
-        done = await self._commit(context_id, lambda tree: collection.finish(tree, versions, attempt))
+        done = await self._commit(context_id, lambda tree: collection.finish(tree, deleted, attempt))
         if done is not None:
-            report.collected += len(stones)
-            report.freed_bytes += sum(stone.identity.size_bytes for stone in stones)
-            await self._registry.unmark(context_id, versions)
+            report.collected += len(done.versions)
+            report.freed_bytes += done.size_freed_bytes
+            await self._registry.unmark(context_id, deleted)
 
-    async def _commit(self, context_id: str, plan: Plan) -> Known | None:
+    async def _commit(self, context_id: str, plan: Plan[R]) -> R | None:
         """Commits what `plan` says on the head; None if it says that there is nothing to do any more."""
         known = await self._contexts.get(context_id)
         for _ in range(_RACES):
@@ -197,13 +205,19 @@ class Collector:
             try:
                 sequence = await self._log.append(context_id, data, known.sequence)
             except LostRaceError:
-                known = await self._contexts.refresh(context_id)
+                fresh = await self._contexts.refresh(context_id)
+                # No answer may have come to a record that was committed: then this step is taken.
+                async for entry in self._log.read(context_id, known.sequence, fresh.sequence):
+                    if entry.data == data:
+                        return record
+                known = fresh
                 continue
-            return self._contexts.committed(known, record, data, sequence)
+            self._contexts.committed(known, record, data, sequence)
+            return record
         raise Unavailable(f"lost {_RACES} races for a collector's record", context_id=context_id)
 
 
-def _calling_off(versions: Sequence[Version], attempt: str) -> Plan:
+def _calling_off(versions: Sequence[Version], attempt: str) -> Plan[CollectAborted]:
     return lambda tree: collection.call_off(tree, versions, attempt)
 
 

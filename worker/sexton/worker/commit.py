@@ -145,12 +145,13 @@ class Committer:
     async def _store(self, context_id: str, blobs: Sequence[Blob]) -> None:
         for start in range(0, len(blobs), _PARALLEL_WRITES):
             batch = blobs[start : start + _PARALLEL_WRITES]
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for blob in batch:
-                        tasks.create_task(self._cold.write(context_id, blob))
-            except* Unavailable as group:
-                raise Unavailable(f"{len(group.exceptions)} writes failed", context_id=context_id) from group
+            # Not a TaskGroup: it takes a write that was cancelled from within for one that was made.
+            results = await asyncio.gather(
+                *(self._cold.write(context_id, blob) for blob in batch), return_exceptions=True
+            )
+            for error in results:
+                if error is not None:
+                    raise error
 
     async def _confirm(self, context_id: str, blobs: Sequence[Blob]) -> None:
         """Makes sure that a committed command's bytes are there, and puts them again if they are not.

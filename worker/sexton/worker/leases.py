@@ -50,7 +50,9 @@ class Leases:
             )
         beat = await self._registry.beat(request)
         known = await self._contexts.refresh(request.context_id)
-        granted, refused = await self._judged(known.tree, request, request.pins or ())
+        # An announcement that is older than what the registry knows has registered nothing.
+        announced = request.pins if beat.operation == request.operation else None
+        granted, refused = await self._judged(known.tree, request, announced or ())
         if request.register_new:
             log.info("leases.registered", holder_id=request.holder_id, incarnation=request.incarnation)
         return LeaseReply(

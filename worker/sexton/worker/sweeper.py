@@ -89,14 +89,16 @@ class Sweeper:
         return swept
 
     async def _sweep(self, context_id: str) -> None:
+        # One context that cannot be swept must not keep the others from it.
+        waiting = True
         try:
-            report = await self._collector.sweep(context_id)
+            waiting = bool((await self._collector.sweep(context_id)).waiting)
         except SextonError as e:
-            # One context that cannot be swept must not keep the others from it.
             log.warning("sweeper.context_failed", context_id=context_id, reason=e.message)
-            return
-        if report.waiting:
-            # To the end of the line: contexts whose tombstones are held must not starve the others.
+        except Exception:
+            log.exception("sweeper.context_failed", context_id=context_id)
+        if waiting:
+            # To the end of the line: contexts whose tombstones stay must not starve the others.
             await self._index.note([context_id])
         else:
             await self._index.drop(context_id)

@@ -46,22 +46,19 @@ _NOT_SENT: Final = (OutboundBufferLimitError, ConnectionClosedError, ConnectionD
 
 
 class NatsSubscription:
-    """Interest in one context's bumps, over reconnects and new connections."""
+    """Interest in one context's bumps. The client takes it along over reconnects."""
 
-    def __init__(self, owner: "NatsTransport", context_id: str, on_bump: BumpHandler) -> None:
-        self._owner = owner
-        self._subject = subjects.epoch(context_id)
+    def __init__(self, on_bump: BumpHandler) -> None:
         self._on_bump = on_bump
         self._subscription: ClientSubscription | None = None
 
-    async def attach(self, client: Client) -> None:
-        """Subscribes on a connection. Returns when the server knows."""
-        self._subscription = await client.subscribe(self._subject, cb=self._on_message)
+    async def open(self, client: Client, subject: str) -> None:
+        """Subscribes. Returns when the server knows. Raises as the client does."""
+        self._subscription = await client.subscribe(subject, cb=self._on_message)
         await client.flush(_FLUSH_S)
 
     async def close(self) -> None:
         """Unsubscribes."""
-        self._owner.forget(self)
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(NatsError):  # the connection is gone, and the subscription with it
@@ -84,7 +81,6 @@ class NatsTransport:
         self._timeout_s = 5.0
         self._options: dict[str, Any] = {}
         self._handlers: list[EventHandler] = []
-        self._following: set[NatsSubscription] = set()
         self._inbox: Inbox | None = None
         self._connection: Connection | None = None
 
@@ -116,21 +112,20 @@ class NatsTransport:
         """Connects. Raises `Unavailable`."""
         if self._connection is not None:
             raise Unavailable("the transport was opened before")
-        self._connection = Connection(self._attach, self._tell, logger(component="nats"))
+        self._connection = Connection(self._tell, logger(component="nats"))
         try:
             if self._given is not None:
-                await self._connection.use(self._given)
+                await self._connection.use(self._given, self._attach)
             else:
-                await self._connection.open(self._servers, self._timeout_s, self._options)
+                await self._connection.open(self._servers, self._timeout_s, self._options, self._attach)
         except NatsError as e:
             raise Unavailable(f"NATS: {e}") from e
 
     async def close(self) -> None:
-        """Ends all subscriptions, and a connection of its own."""
-        for subscription in list(self._following):
-            await subscription.close()
-        if self._inbox is not None:
-            await self._inbox.close()
+        """Ends the inbox, and a connection of its own. Subscriptions are their owners' to close."""
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.close()
         if self._connection is not None:
             await self._connection.close()
 
@@ -176,11 +171,9 @@ class NatsTransport:
 
     async def follow(self, context_id: str, on_bump: BumpHandler) -> NatsSubscription:
         """Subscribes to a context's bumps. Raises `Unavailable`."""
-        subscription = NatsSubscription(self, context_id, on_bump)
-        client = self._open_connection().client
-        self._following.add(subscription)
+        subscription = NatsSubscription(on_bump)
         try:
-            await subscription.attach(client)
+            await subscription.open(self._open_connection().client, subjects.epoch(context_id))
         except BaseException as e:
             await subscription.close()
             if isinstance(e, NatsError):
@@ -192,18 +185,10 @@ class NatsTransport:
         """Tells `handler` of disconnects, reconnects and dropped messages."""
         self._handlers.append(handler)
 
-    def forget(self, subscription: NatsSubscription) -> None:
-        """For the subscription: it was closed."""
-        self._following.discard(subscription)
-
     async def _attach(self, client: Client) -> None:
-        """Makes all subscriptions on a new connection."""
-        if self._inbox is not None:
-            self._inbox.interrupt("the connection was made anew")
+        """Makes the inbox on a new connection. nats-py takes subscriptions along when it reconnects."""
         self._inbox = Inbox(client)
         await self._inbox.open()
-        for subscription in list(self._following):
-            await subscription.attach(client)
         await client.flush(_FLUSH_S)
 
     def _tell(self, event: ConnectionEvent) -> None:

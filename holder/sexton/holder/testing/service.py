@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from sexton.core.answer import error_part, fetch_parts, sync_mode, sync_parts
 from sexton.core.apply import apply
 from sexton.core.check import accept, check, diagnose
+from sexton.core.collection import Version, announce, call_off, condemn, finish
 from sexton.core.decide import Commit, NeedsSummary, decide, rejection, texts, touched
 from sexton.core.hash import body_digest
 from sexton.core.pinning import judge
@@ -47,6 +48,7 @@ from sexton.schemas.span import Claim, Text
 OnRecord = Callable[[bytes], None]
 Summarise = Callable[[Sequence[str], Level], str]
 M = TypeVar("M", bound=Message)
+CollectorStep = Callable[[ContextTree, Sequence[Version], str], AnyRecord | None]
 
 
 @dataclass(slots=True)
@@ -58,6 +60,13 @@ class _Stored:
     cold: dict[tuple[str, int], bytes] = field(default_factory=dict)
     chunks: dict[tuple[str, int], bytes] = field(default_factory=dict)
     listeners: list[OnRecord] = field(default_factory=list)
+
+    def commit(self, record: AnyRecord) -> None:
+        """Adds a record, and broadcasts it."""
+        self.tree = apply(self.tree, record)
+        self.log.append(record)
+        for listener in list(self.listeners):
+            listener(record.wire())
 
 
 class MemoryService:
@@ -121,6 +130,22 @@ class MemoryService:
         for record in stored.log:
             stored.tree = apply(stored.tree, record)
 
+    def announce(self, context_id: str, *versions: Version, attempt: str = "attempt") -> None:
+        """Announces the collection of tombstones, as a sweep does before it checks again for pins."""
+        self._collector_step(context_id, announce, versions, attempt)
+
+    def call_off(self, context_id: str, *versions: Version, attempt: str = "attempt") -> None:
+        """Calls off what that attempt has announced."""
+        self._collector_step(context_id, call_off, versions, attempt)
+
+    def collect(self, context_id: str, *versions: Version, attempt: str = "attempt") -> None:
+        """Collects tombstones, as a sweep does that has found no live pin on them. Pins are not looked at."""
+        self.announce(context_id, *versions, attempt=attempt)
+        self._collector_step(context_id, condemn, versions, attempt)
+        for version in versions:
+            self._stored(context_id).cold.pop(version, None)
+        self._collector_step(context_id, finish, versions, attempt)
+
     # --- what a transport needs ---
 
     def listen(self, context_id: str, on_record: OnRecord) -> Callable[[], None]:
@@ -176,10 +201,7 @@ class MemoryService:
         match decision:
             case Commit():
                 stored.cold.update({(b.span_id, b.version): b.data for b in decision.blobs})
-                stored.tree = apply(stored.tree, decision.record)
-                stored.log.append(decision.record)
-                for listener in list(stored.listeners):
-                    listener(decision.record.wire())
+                stored.commit(decision.record)
                 return self._outcome(command, digest)  # a repeat by now
             case NeedsSummary():
                 assert isinstance(command, Compact)  # noqa: S101 - nothing else needs one
@@ -199,6 +221,15 @@ class MemoryService:
         }
         complete = command.model_copy(update=changed)
         return self._outcome(complete, body_digest(complete.wire()))
+
+    def _collector_step(
+        self, context_id: str, step: CollectorStep, versions: Sequence[Version], attempt: str
+    ) -> None:
+        stored = self._stored(context_id)
+        record = step(stored.tree, versions, attempt)
+        if record is None:
+            raise ValueError(f"none of {versions} is in a state for it")
+        stored.commit(record)
 
     def _parts(self, context_id: str, verb: Verb, body: bytes) -> Iterator[Message]:
         match verb:

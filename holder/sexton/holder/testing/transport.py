@@ -11,7 +11,8 @@ from sexton.holder.testing.channel import Channel
 from sexton.holder.testing.clock import ManualClock
 from sexton.holder.testing.service import MemoryService
 from sexton.schemas.commands import CommandKind
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import PayloadTooLarge, Unavailable
+from sexton.schemas.limits import MAX_PAYLOAD_BYTES
 from sexton.schemas.rpc import Verb
 
 
@@ -71,6 +72,7 @@ class MemoryTransport:
         self._numbers = itertools.count(1)
         self._mailboxes: dict[str, MemoryMailbox] = {}
         self._connected = asyncio.Event()
+        self._opened = False
         self._closed = False
         self._workers = True
         self._waiting_commands: list[Callable[[], None]] = []
@@ -119,26 +121,30 @@ class MemoryTransport:
 
     async def open(self) -> None:
         """Connects."""
+        self._opened = True
         self._connected.set()
 
     async def close(self) -> None:
         """Ends all."""
         self._closed = True
+        for mailbox in set(self._mailboxes.values()):
+            mailbox.deliver(Unavailable("the connection was closed"))
         self._connected.set()
 
     async def ready(self) -> None:
         """Waits for a connection. Raises `Unavailable` if it was closed."""
+        self._check_open()
         await self._connected.wait()
-        if self._closed:
-            raise Unavailable("the transport was closed")
+        self._check_open()
 
     def mailbox(self) -> AbstractAsyncContextManager[MemoryMailbox]:
-        """A new mailbox, for as long as the block lasts."""
+        """A new mailbox, for as long as the block lasts. Raises `Unavailable` if this is not open."""
+        self._check_open()
         return self._mailbox()
 
     async def ask(self, context_id: str, verb: Verb, body: bytes, reply_to: str) -> None:
-        """Sends a request. Raises `Unavailable`."""
-        self._check_connected()
+        """Sends a request. Raises `Unavailable`, `PayloadTooLarge`."""
+        self._check_sendable(body)
 
         def arrive() -> None:
             if not self._workers:
@@ -150,8 +156,8 @@ class MemoryTransport:
         self.requests.send(arrive)
 
     async def submit(self, context_id: str, kind: CommandKind, body: bytes, outcome_to: str) -> None:
-        """Sends a command. Raises `Unavailable`."""
-        self._check_connected()
+        """Sends a command. Raises `Unavailable`, `PayloadTooLarge`."""
+        self._check_sendable(body)
         stored = asyncio.Event()
 
         def carry_out() -> None:
@@ -206,9 +212,23 @@ class MemoryTransport:
         if mailbox is not None:
             mailbox.deliver(letter)
 
+    def _check_sendable(self, body: bytes) -> None:
+        self._check_connected()
+        if len(body) > MAX_PAYLOAD_BYTES:
+            raise PayloadTooLarge(
+                f"a message of {len(body)} bytes, at most {MAX_PAYLOAD_BYTES}",
+                limit=MAX_PAYLOAD_BYTES,
+                actual=len(body),
+            )
+
     def _check_connected(self) -> None:
-        if self._closed or not self._connected.is_set():
+        self._check_open()
+        if not self._connected.is_set():
             raise Unavailable("no connection")
+
+    def _check_open(self) -> None:
+        if self._closed or not self._opened:
+            raise Unavailable("the transport was closed" if self._closed else "the transport is not open")
 
     def _channels(self) -> tuple[Channel, ...]:
         return (self.bumps, self.requests, self.parts, self.commands, self.acks, self.outcomes)

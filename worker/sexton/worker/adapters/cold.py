@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -16,7 +16,7 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 from sexton.core import hash as hashing
 from sexton.core.decide import Blob
 from sexton.schemas.errors import InvalidInput, LeafCorrupt, LeafLost, Unavailable
-from sexton.schemas.ids import level_of
+from sexton.schemas.ids import level_of, token
 from sexton.schemas.span import Identity
 from sexton.worker.ports import StoredBlob
 
@@ -30,6 +30,8 @@ _UPPER: Final = re.compile("[A-Z]")
 _FOLDED: Final = re.compile("=([a-z])")
 _BLOBS: Final = "blobs"
 _CLAIMS: Final = "claims"
+_CHUNK: Final = re.compile("sha256-[0-9a-f]{64}/[0-9]+")
+_LAST: Final = re.compile("([0-9]+)-(sha256(?:-l[1-7])?)-([0-9a-f]{64})")
 
 
 def open_store(url: str) -> ObjectStore:
@@ -219,21 +221,26 @@ def _stored(meta: "ObjectMeta") -> StoredBlob:
     """What a key says. Keys that this program does not make are nobody's business here."""
     plain = StoredBlob(key=meta["path"], modified=meta["last_modified"], size_bytes=meta["size"])
     match meta["path"].split("/"):
-        case [root, context, level, name, last] if root == _BLOBS:
-            version, _, digest = last.partition("-")
-            algorithm, _, digits = digest.rpartition("-")
-            if not version.isdecimal():
-                return plain
-            span = (f"{level}:{_unfolded(name)}", int(version))
-            return replace(
-                plain,
-                context_id=_unfolded(context),
-                version=span,
-                content_hash=f"{algorithm}:{digits}",
-            )
-        case [root, context, _, _] if root == _CLAIMS:
-            return replace(plain, context_id=_unfolded(context))
-    return plain
+        case [root, context, level, name, last] if root == _BLOBS and (found := _LAST.fullmatch(last)):
+            version, content_hash = (f"{level}:{_unfolded(name)}", int(found[1])), f"{found[2]}:{found[3]}"
+            known = replace(plain, context_id=_unfolded(context), version=version, content_hash=content_hash)
+            made = _made(lambda c: _blob_key(c, *version, content_hash), known)
+        case [root, context, digest, index] if root == _CLAIMS and _CHUNK.fullmatch(f"{digest}/{index}"):
+            known = replace(plain, context_id=_unfolded(context))
+            made = _made(lambda c: _chunk_key(c, digest, int(index)), known)
+        case _:
+            return plain
+    return known if made == known.key else plain
+
+
+def _made(key: Callable[[str], str], blob: StoredBlob) -> str | None:
+    """The key that this program would make of what it has read from one; None for what it would refuse."""
+    try:
+        if blob.version is not None:
+            level_of(blob.version[0])
+        return key(token(blob.context_id or "", "context_id"))
+    except InvalidInput:
+        return None
 
 
 def _unfolded(folded: str) -> str:

@@ -1,15 +1,16 @@
 """The NATS connection of a process that reads what anybody may publish.
 
-Three things that a sender can do would stop nats-py's client for good, or until its pings go unanswered:
+Things that a sender can do would stop nats-py's client for good, or until its pings go unanswered:
 
-- a subject that is no UTF-8 ends its read loop;
+- a subject or a header that is no UTF-8 ends its read loop;
 - a `Status` header on a stored message makes a pull take it for the server's own word: the message is
   thrown away, and comes again for ever;
 - an error of the server that it does not know, such as a control line that is too long, closes it, and
   no reconnect follows.
 """
 
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
 import nats.errors
 from faststream.nats import NatsBroker
@@ -18,12 +19,20 @@ from nats.aio.msg import Msg
 
 _FROM_A_STREAM: Final = b"$JS.ACK."
 _SERVERS_OWN: Final = ("Status", "Description")
+_FLUSH_S: Final = 1
 _HARMLESS: Final = ("stale connection", "permissions violation")
 """Errors after which nats-py reconnects, or goes on, by itself."""
 
 
 class HardenedClient(Client):
-    """nats-py's client without the three faults."""
+    """nats-py's client without those faults."""
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] | None = await super()._process_headers(headers)
+        except (ValueError, IndexError):
+            return {}
+        return found
 
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
@@ -45,24 +54,34 @@ class HardenedClient(Client):
         else:
             await self._process_op_err(nats.errors.Error(err_msg))
 
+    async def _read_loop(self) -> None:
+        await super()._read_loop()
+        if self.is_connected:
+            # It has ended on an error that nats-py did not foresee: nobody would read any more.
+            await self._process_op_err(nats.errors.Error("the read loop ended"))
+
+    async def drain(self) -> None:
+        """Sends what is left to send, and closes: the broker has ended its subscriptions before.
+
+        nats-py's own waits for half a minute for a server that does not answer, and raises if there is none.
+        """
+        with suppress(nats.errors.Error, TimeoutError):
+            await self.flush(_FLUSH_S)
+        await self.close()
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        if not self.is_connected:
+            # What was not sent cannot be sent any more; trying to would raise, and leave the rest open.
+            self._pending = []
+            self._pending_data_size = 0
+        await super()._close(status, do_cbs)
+
 
 class HardenedBroker(NatsBroker):
-    """FastStream's broker on that client. It stops in order during an outage as well."""
+    """FastStream's broker on that client."""
 
     async def _connect(self) -> Client:
         connection = HardenedClient()
         await connection.connect(**self._connection_kwargs)
         self.config.connect(connection)
         return connection
-
-    async def stop(self, *args: Any) -> None:
-        """Ends the subscriptions, waits for what is in flight, and closes the connection."""
-        connection = self._connection
-        try:
-            await super().stop(*args)
-        except nats.errors.Error:
-            # Nothing can be drained while the server is away; what was not acknowledged comes again.
-            self._connection = None
-        finally:
-            if connection is not None and not connection.is_closed:
-                await connection.close()

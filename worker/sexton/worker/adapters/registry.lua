@@ -7,11 +7,17 @@
 -- KEYS[1]  sexton:{context}:gen        hash    token, began: the generation
 -- Derived from it, in the same slot:
 --   :leases         zset    holder -> end of its lease, ms
---   :holder:H       hash    incarnation, operation, digest, beat
---   :held:H         hash    "span@version" -> "cost|since"
---   :pins:S@V       hash    holder -> "cost|since"
+--   :holder:H       hash    incarnation, operation, digest; beat: the last heartbeat, ms; agreed, agreed_in:
+--                           the last one that claimed what is known here, and its generation
+--   :held:H         hash    "span@version" -> "cost|since|operation": since when, and by which operation
+--   :pins:S@V       hash    holder -> the same
 --   :marks          hash    "span@version" -> "generation|at"
 -- ARGV[1]  the operation; ARGV[2..] its arguments
+--
+-- `sexton.core.registry` is the same in Python; the contract tests hold the two together.
+
+-- MAX_TTL_MS: no lease is longer, and no message of one counts for longer.
+local LONGEST = 300000
 
 local base = string.sub(KEYS[1], 1, -4)
 local leases, marks = base .. 'leases', base .. 'marks'
@@ -49,36 +55,59 @@ local function good(h)
   return ends and tonumber(ends) > now
 end
 
--- Holders whose lease has run out: a few at a time, so that no call grows with their number.
-local function drop_dead()
-  for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 8)) do
-    drop_all(h)
-    redis.call('ZREM', leases, h)
-    redis.call('DEL', holder_key(h))
+-- Ends a lease. Its incarnation and last operation are remembered for as long as a message from before may
+-- be under way and count: one that is older must not begin the next lease with an older set.
+local function end_lease(h)
+  drop_all(h)
+  redis.call('ZREM', leases, h)
+  redis.call('HSET', holder_key(h), 'digest', '')
+  redis.call('PEXPIRE', holder_key(h), LONGEST)
+end
+
+local function begin_lease(h, incarnation)
+  local before = redis.call('HMGET', holder_key(h), 'incarnation', 'operation')
+  local same = tonumber(before[1] or '0') == incarnation
+  drop_all(h)
+  redis.call('ZREM', leases, h)
+  redis.call('DEL', holder_key(h))
+  return {operation = same and tonumber(before[2]) or 0, digest = ''}
+end
+
+-- Leases that have run out, and those that end later than any can: a server whose clock was ahead of this
+-- one's has written them. A few at a time, so that no call grows with their number.
+local function tidy()
+  for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 8)) do end_lease(h) end
+  local late = '(' .. (now + LONGEST)
+  for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, late, '+inf', 'LIMIT', 0, 8)) do
+    redis.call('ZADD', leases, now + LONGEST, h)
   end
 end
 
-local function add_pin(h, v, cost)
+local function add_pin(h, v, cost, operation)
   local before = redis.call('HGET', held_key(h), v)
-  local since = before and string.match(before, '|(%d+)$') or tostring(now)
-  local value = cost .. '|' .. since
+  local origin = before and string.match(before, '|(.+)$') or now .. '|' .. operation
+  local value = cost .. '|' .. origin
   redis.call('HSET', held_key(h), v, value)
   redis.call('HSET', pins_key(v), h, value)
   redis.call('HDEL', marks, v)
 end
 
--- What every holder operation checks: no newer process of the same id. Gives its record.
-local function holder(h, incarnation)
+-- What every holder operation checks: no newer process of the same id, and a good lease. Gives the holder's
+-- record, or nothing and the refusal.
+local function lease_of(h, incarnation)
   local known = redis.call('HMGET', holder_key(h), 'incarnation', 'operation', 'digest')
   local newest = tonumber(known[1] or '0')
-  if incarnation < newest then return nil, newest end
-  if incarnation > newest and known[1] then
-    drop_all(h)
-    redis.call('ZREM', leases, h)
-    redis.call('DEL', holder_key(h))
-    known = {false, false, false}
-  end
-  return {operation = tonumber(known[2] or '0'), digest = known[3] or ''}
+  if incarnation < newest then return nil, {'fenced', newest} end
+  if incarnation > newest or not good(h) then return nil, {'lease_lost', 0} end
+  return {operation = tonumber(known[2]), digest = known[3]}
+end
+
+-- Takes note of an operation. Its digest covers all of the holder's pins: it is believed only if none of the
+-- operations before it is missing, as they are after a fail-over to an older copy.
+local function note_operation(h, known, operation, digest)
+  if operation == known.operation then return end
+  if operation > known.operation + 1 or known.digest == '' then digest = '' end
+  redis.call('HSET', holder_key(h), 'operation', operation, 'digest', digest)
 end
 
 local function live_pins(v)
@@ -96,54 +125,55 @@ local ops = {}
 function ops.beat(a)
   local h, incarnation, operation, digest = a[2], tonumber(a[3]), tonumber(a[4]), a[5]
   local ttl, register, leave, announce = tonumber(a[6]), a[7] == '1', a[8] == '1', a[9] == '1'
-  generation()
-  local known, newest = holder(h, incarnation)
-  if not known then return {'fenced', newest} end
+  local token = generation()
+  local known, refusal = lease_of(h, incarnation)
+  if refusal and refusal[1] == 'fenced' then return refusal end
   if leave then
-    drop_all(h)
-    redis.call('ZREM', leases, h)
-    redis.call('HSET', holder_key(h), 'incarnation', incarnation, 'operation', operation, 'digest', '')
-    redis.call('PEXPIRE', holder_key(h), ttl)
+    if known then
+      redis.call('HSET', holder_key(h), 'operation', math.max(operation, known.operation))
+      end_lease(h)
+    end
     return {'ok', operation, '0'}
   end
-  if not good(h) then
-    if not register then return {'lease_lost', 0} end
-    drop_all(h)
-    known = {operation = 0, digest = ''}
+  if not known then
+    if not register then return refusal end
+    known = begin_lease(h, incarnation)
   end
   local ends = tonumber(redis.call('ZSCORE', leases, h) or '0')
   redis.call('ZADD', leases, math.max(ends, now + ttl), h)
-  if announce and operation > known.operation then
+  if announce and operation >= known.operation then
     local wanted = {}
     for i = 10, #a, 2 do wanted[a[i]] = a[i + 1] end
     for _, v in ipairs(redis.call('HKEYS', held_key(h))) do
       if not wanted[v] then drop_pin(h, v) end
     end
-    for v, cost in pairs(wanted) do add_pin(h, v, cost) end
+    for v, cost in pairs(wanted) do add_pin(h, v, cost, operation) end
     known = {operation = operation, digest = digest}
   end
   redis.call('HSET', holder_key(h), 'incarnation', incarnation, 'operation', known.operation,
     'digest', known.digest, 'beat', now)
-  redis.call('PERSIST', holder_key(h))
-  drop_dead()
-  return {'ok', known.operation, known.digest == digest and '0' or '1'}
+  -- Who claims another set than is known here has not been heard out: a sweep must not count this one.
+  local agreed = known.digest == digest
+  if agreed then redis.call('HSET', holder_key(h), 'agreed', now, 'agreed_in', token) end
+  tidy()
+  return {'ok', known.operation, agreed and '0' or '1'}
 end
 
 -- holder incarnation operation digest limit [version cost]...
 function ops.pin(a)
   local h, incarnation, operation, digest, limit = a[2], tonumber(a[3]), tonumber(a[4]), a[5], tonumber(a[6])
   generation()
-  local known, newest = holder(h, incarnation)
-  if not known then return {'fenced', newest} end
-  if not good(h) then return {'lease_lost', 0} end
+  local known, refusal = lease_of(h, incarnation)
+  if not known then return refusal end
   if operation < known.operation then return {'older', known.operation} end
-  local fresh = 0
+  local fresh, seen = 0, {}
   for i = 7, #a, 2 do
-    if redis.call('HEXISTS', held_key(h), a[i]) == 0 then fresh = fresh + 1 end
+    if not seen[a[i]] and redis.call('HEXISTS', held_key(h), a[i]) == 0 then fresh = fresh + 1 end
+    seen[a[i]] = true
   end
   if redis.call('HLEN', held_key(h)) + fresh > limit then return {'too_many', limit} end
-  for i = 7, #a, 2 do add_pin(h, a[i], a[i + 1]) end
-  redis.call('HSET', holder_key(h), 'operation', operation, 'digest', digest)
+  for i = 7, #a, 2 do add_pin(h, a[i], a[i + 1], operation) end
+  note_operation(h, known, operation, digest)
   return {'ok', operation}
 end
 
@@ -151,22 +181,25 @@ end
 function ops.release(a)
   local h, incarnation, operation, digest = a[2], tonumber(a[3]), tonumber(a[4]), a[5]
   generation()
-  local known, newest = holder(h, incarnation)
-  if not known then return {'fenced', newest} end
-  if not good(h) then return {'lease_lost', 0} end
+  local known, refusal = lease_of(h, incarnation)
+  if not known then return refusal end
   if operation < known.operation then return {'older', known.operation} end
   for i = 6, #a do drop_pin(h, a[i]) end
-  redis.call('HSET', holder_key(h), 'operation', operation, 'digest', digest)
+  note_operation(h, known, operation, digest)
   return {'ok', operation}
 end
 
--- holder incarnation operation [version]...: pins that the log has refused. The digest is forgotten, so
--- that the holder's next heartbeat announces what it holds.
+-- holder incarnation operation [version]...: pins that the log has refused. Only what this operation added is
+-- dropped: the answer may be lost, and the holder go on to count on what it was granted before. The digest is
+-- forgotten, so that the holder's next heartbeat announces what it holds.
 function ops.withdraw(a)
   local h, incarnation, operation = a[2], tonumber(a[3]), tonumber(a[4])
   local known = redis.call('HMGET', holder_key(h), 'incarnation', 'operation')
-  if tonumber(known[1] or '0') ~= incarnation or tonumber(known[2] or '0') ~= operation then return {'older', 0} end
-  for i = 5, #a do drop_pin(h, a[i]) end
+  if tonumber(known[1] or '0') ~= incarnation or tonumber(known[2]) ~= operation then return {'older', 0} end
+  for i = 5, #a do
+    local value = redis.call('HGET', held_key(h), a[i])
+    if value and tonumber(string.match(value, '|(%d+)$')) == operation then drop_pin(h, a[i]) end
+  end
   redis.call('HSET', holder_key(h), 'digest', '')
   return {'ok', operation}
 end
@@ -182,11 +215,12 @@ end
 -- mark? [version]...: what a sweep looks at; with mark '1', unpinned versions without a mark get one
 function ops.observe(a)
   local token, began = generation()
-  drop_dead()
+  tidy()
   local oldest = -1
   for _, h in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. now, '+inf')) do
-    local beat = tonumber(redis.call('HGET', holder_key(h), 'beat') or '0')
-    if oldest < 0 or beat < oldest then oldest = beat end
+    local known = redis.call('HMGET', holder_key(h), 'agreed', 'agreed_in')
+    local agreed = known[2] == token and tonumber(known[1]) or 0
+    if oldest < 0 or agreed < oldest then oldest = agreed end
   end
   local found, noted = {}, {}
   for i = 3, #a do

@@ -123,7 +123,7 @@ class RedisRegistry:
         found = []
         for holder, name, value, now in await self._call(context_id, "held"):
             span_id, version = _version(name)
-            cost, since = value.decode().split("|")
+            cost, since, _ = value.decode().split("|")
             found.append(
                 PinInfo(
                     span_id=span_id,
@@ -177,7 +177,7 @@ def _pin_args(pins: Iterable[Pin]) -> list[str]:
 
 
 def _live_pin(raw: bytes) -> LivePin:
-    holder, cost, since = raw.decode().split("|")
+    holder, cost, since, _ = raw.decode().split("|")
     return LivePin(holder, PinCost(cost), int(since))
 
 

@@ -3,15 +3,21 @@
 import asyncio
 import os
 import shlex
+import signal
+from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from sexton.schemas.errors import InvalidInput
 from sexton.schemas.ids import Level
+from sexton.schemas.limits import INLINE_BYTES
 from sexton.worker.ports import Summariser
 
 _SEPARATOR: Final = "\n\n"
+_READ_BYTES: Final = 64 * 1024
+_MAX_OUTPUT_BYTES: Final = 2 * INLINE_BYTES
+_END_S: Final = 1.0
 
 
 class SummariserFailedError(Exception):
@@ -48,8 +54,8 @@ class ExtractiveSummariser:
 class CommandSummariser:
     """Runs a program per summary: the sources on its standard input, the summary on its standard output.
 
-    The program learns level and size from `SEXTON_LEVEL` and `SEXTON_SIZE_BYTES`. It is killed if the
-    call is cancelled.
+    The program learns level and size from `SEXTON_LEVEL` and `SEXTON_SIZE_BYTES`. It is killed, with all
+    that it has started, if the call is cancelled or if it writes without end.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -63,13 +69,13 @@ class CommandSummariser:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env={**os.environ, "SEXTON_LEVEL": level.name, "SEXTON_SIZE_BYTES": str(size_bytes)},
+            start_new_session=True,
         )
         try:
-            out, _ = await process.communicate(_SEPARATOR.join(sources).encode())
+            _, out = await asyncio.gather(_feed(process, sources), _read(process))
+            await process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await asyncio.shield(process.wait())
+            await asyncio.shield(_end(process))
             raise
         if process.returncode != 0:
             raise SummariserFailedError(f"the summariser ended with status {process.returncode}")
@@ -77,6 +83,38 @@ class CommandSummariser:
             return out.decode()
         except UnicodeDecodeError as e:
             raise SummariserFailedError("the summariser wrote no UTF-8") from e
+
+
+async def _feed(process: Process, sources: Sequence[str]) -> None:
+    assert process.stdin is not None  # noqa: S101 - a pipe, as asked for
+    # A program may end without having read it all.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(_SEPARATOR.join(sources).encode())
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _read(process: Process) -> bytes:
+    assert process.stdout is not None  # noqa: S101 - a pipe, as asked for
+    out = bytearray()
+    while chunk := await process.stdout.read(_READ_BYTES):
+        out += chunk
+        if len(out) > _MAX_OUTPUT_BYTES:
+            raise SummariserFailedError(f"the summariser wrote over {_MAX_OUTPUT_BYTES} bytes")
+    return bytes(out)
+
+
+async def _end(process: Process) -> None:
+    """Kills the program with all that it has started, and lets go of its pipe."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    assert process.stdout is not None  # noqa: S101 - a pipe, as asked for
+    # What it wrote and nobody has read would keep the pipe open.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_S):
+            while await process.stdout.read(_READ_BYTES):
+                pass
 
 
 def _beginning(source: str, room: int) -> str:

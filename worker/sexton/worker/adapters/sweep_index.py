@@ -40,12 +40,23 @@ return 1
 
 _UNLOCK: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 1"
 
-# KEYS[1] marker; ARGV: '1' to set it. It counts only for the server that it was set on.
+# KEYS[1] marker; ARGV: empty to ask, or what was answered before, to set it. Answers with nothing if the
+# index is complete, or since when it is not. It counts only for the server that it was set on, and is set
+# only if that has lost nothing since it was asked: contexts noted before a loss would be missing for good.
 _COMPLETE_SCRIPT: Final = """
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
-if ARGV[1] == '1' then redis.call('SET', KEYS[1], id) end
-return redis.call('GET', KEYS[1]) == id and 1 or 0
+local known = redis.call('GET', KEYS[1])
+if known == id then return '' end
+if not known or string.sub(known, 1, #id) ~= id then
+  local t = redis.call('TIME')
+  known = id .. ':' .. t[1] .. '-' .. t[2]
+  redis.call('SET', KEYS[1], known)
+  return known
+end
+if known ~= ARGV[1] then return known end
+redis.call('SET', KEYS[1], id)
+return ''
 """
 
 
@@ -59,6 +70,7 @@ class RedisSweepIndex:
         self._lock = client.register_script(_LOCK)
         self._unlock = client.register_script(_UNLOCK)
         self._complete = client.register_script(_COMPLETE_SCRIPT)
+        self._incomplete_since = b""
 
     async def note(self, context_ids: Sequence[str]) -> None:
         """See `SweepIndex.note`."""
@@ -80,11 +92,12 @@ class RedisSweepIndex:
 
     async def complete(self) -> bool:
         """See `SweepIndex.complete`."""
-        return bool(await _tried("complete", self._complete(keys=[_COMPLETE], args=["0"])))
+        self._incomplete_since = await _tried("complete", self._complete(keys=[_COMPLETE], args=[""]))
+        return not self._incomplete_since
 
     async def set_complete(self) -> None:
         """See `SweepIndex.set_complete`."""
-        await _tried("complete", self._complete(keys=[_COMPLETE], args=["1"]))
+        await _tried("complete", self._complete(keys=[_COMPLETE], args=[self._incomplete_since]))
 
     async def lock(self, shard: int, token: str, for_s: float) -> bool:
         """See `SweepIndex.lock`."""

@@ -1,0 +1,156 @@
+"""Redis is flushed, stopped, frozen, or was never there: nothing is lost, and what needs no pins goes on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+from redis.asyncio import Redis
+
+from sexton.schemas.outcome import Committed
+from sexton.worker.embedded import EmbeddedServers
+from tests.core_kit.build import append, compact, leaf, rewrite
+from tests.support.waiting import deadline, eventually
+from tests.worker_kit.sender import Sender, pointer_to
+from tests.worker_kit.service import serving
+
+LONG: Final = "a leaf that is longer than its summary will be; "
+
+
+async def in_redis(servers: EmbeddedServers, do: Callable[[Redis], Awaitable[Any]]) -> Any:
+    redis = Redis.from_url(servers.redis_url)
+    try:
+        return await do(redis)
+    finally:
+        await redis.aclose()
+
+
+async def keys(servers: EmbeddedServers, pattern: str) -> list[bytes]:
+    found: list[bytes] = await in_redis(servers, lambda redis: redis.keys(pattern))
+    return found
+
+
+async def check_all(sender: Sender, contents: dict[str, str]) -> None:
+    """Every leaf that was appended is in the log, once, and is served with its own bytes."""
+    tree = await sender.tree("ctx")
+    assert set(contents) == {span_id for span_id in tree.nodes if span_id.startswith("l0:")}
+    for span_id, text in contents.items():
+        answer, data = await sender.fetch(pointer_to(text, span_id))
+        assert text.encode() == data, answer
+
+
+async def test_flushed_again_and_again_in_the_middle_of_commits(own_servers: EmbeddedServers) -> None:
+    """I7: appends, rewrites, compactions and fetches beside a Redis that is emptied all the time."""
+    contents: dict[str, str] = {}
+    async with serving(own_servers, snapshot_every=3) as (worker, sender), deadline(60, "the commits"):
+
+        async def flush() -> None:
+            while True:
+                await in_redis(own_servers, lambda redis: redis.flushall())
+                worker._contexts.forget_all()
+                await asyncio.sleep(0.005)
+
+        flushing = asyncio.create_task(flush())
+        try:
+            for i in range(30):
+                text = f"{LONG}{i}"
+                await sender.commit(append(f"e{i}", leaf(f"n{i}", text)))
+                contents[f"l0:n{i}"] = text
+                await sender.fetch(pointer_to(text, f"l0:n{i}"))
+            await sender.commit(compact("sum", *(f"l0:n{i}" for i in range(10))))
+            await sender.commit(rewrite("rw", "l1:sum", "in other words"))
+        finally:
+            flushing.cancel()
+        await check_all(sender, contents)
+        assert 32 == (await sender.tree("ctx")).revision
+        assert [] == await sender.dead_letters()
+
+
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+async def test_appends_and_fetches_go_on_without_it(own_servers: EmbeddedServers, how: str) -> None:
+    """I7: they do not even wait for it; what must know the pins waits, and is done once it is back."""
+    contents = {f"l0:n{i}": f"{LONG}{i}" for i in range(5)}
+    async with serving(own_servers, retry_delay_max_s=0.2, io_timeout_s=1.0) as (_, sender):
+        await sender.commit(append("e0", leaf("n0", contents["l0:n0"])))
+        await (own_servers.valkey.stop() if how == "stopped" else own_servers.valkey.pause())
+        async with deadline(10, "four appends and their fetches"):
+            for i in range(1, 5):
+                await sender.commit(append(f"e{i}", leaf(f"n{i}", contents[f"l0:n{i}"])))
+            await check_all(sender, contents)
+        await sender.publish(rewrite("rw", "l0:n0", "new bytes"))
+        behind = append("behind", leaf("behind", LONG))
+        await sender.publish(behind)
+        await (own_servers.valkey.start() if how == "stopped" else own_servers.valkey.resume())
+        for event_id in ("rw", "behind"):
+            assert isinstance(await sender.outcome_of("ctx", event_id), Committed)
+        assert ["rw", "behind"] == [r.event_id for r in await sender.records("ctx")][-2:], "in order"
+
+
+async def test_it_was_never_there(own_servers: EmbeddedServers) -> None:
+    """I7: a worker starts without it, and takes appends and fetches."""
+    await own_servers.valkey.stop()
+    async with serving(own_servers, io_timeout_s=1.0) as (_, sender):
+        await sender.commit(append("e0", leaf("n0", LONG)), within_s=20)
+        await check_all(sender, {"l0:n0": LONG})
+
+
+async def test_a_snapshot_outlives_its_worker(own_servers: EmbeddedServers) -> None:
+    """C18: the next one begins there, and knows every event that is in it."""
+    async with serving(own_servers, snapshot_every=5) as (_, sender):
+        for i in range(12):
+            await sender.commit(append(f"e{i}", leaf(f"n{i}", f"{LONG}{i}")))
+        await eventually(lambda: keys(own_servers, "*snapshot*"))
+    async with serving(own_servers) as (worker, sender):
+        read: list[int] = []
+        log = worker._contexts._log
+        original = log._batch  # type: ignore[attr-defined]
+
+        async def batch(context_id: str, after: int) -> Any:
+            entries = await original(context_id, after)
+            read.extend(entry.sequence for entry in entries)
+            return entries
+
+        log._batch = batch  # type: ignore[attr-defined]
+        repeat = await sender.commit(append("e0", leaf("n0", f"{LONG}0")))
+        assert 1 == repeat.revision
+        assert 0 < len(read) <= 7, "not from the start"
+        await check_all(sender, {f"l0:n{i}": f"{LONG}{i}" for i in range(12)})
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\x78\x9c\x03\x00\x00\x00\x00\x01"])
+async def test_a_damaged_snapshot_does_not_matter(own_servers: EmbeddedServers, damage: bytes) -> None:
+    """I7: the log decides."""
+    contents = {f"l0:n{i}": f"{LONG}{i}" for i in range(6)}
+    async with serving(own_servers, snapshot_every=2) as (_, sender):
+        for i, (span_id, text) in enumerate(contents.items()):
+            await sender.commit(append(f"e{i}", leaf(span_id[3:], text)))
+        [key] = await eventually(lambda: keys(own_servers, "*snapshot*"))
+    await in_redis(own_servers, lambda redis: redis.set(key, damage))
+    async with serving(own_servers) as (_, sender):
+        assert 7 == (await sender.commit(append("e6", leaf("n6", LONG)))).revision
+        await check_all(sender, contents | {"l0:n6": LONG})
+
+
+async def test_damaged_hot_bytes_are_not_served(own_servers: EmbeddedServers) -> None:
+    """I1: the cold store's are."""
+    async with serving(own_servers) as (_, sender):
+        await sender.commit(append("e0", leaf("n0", LONG)))
+        [key] = await keys(own_servers, "*bytes:l0:n0:1")
+        await in_redis(own_servers, lambda redis: redis.set(key, LONG.replace("summary", "SUMMARY")))
+        answer, data = await sender.fetch(pointer_to(LONG, "l0:n0"))
+        assert (LONG.encode(), "cold") == (data, answer["tier"])
+
+
+async def test_a_snapshot_of_another_lineage_does_not_matter(own_servers: EmbeddedServers) -> None:
+    """I2: Redis outlives the log that it knows of."""
+    async with serving(own_servers, snapshot_every=2) as (_, sender):
+        for i in range(4):
+            await sender.commit(append(f"old{i}", leaf(f"old{i}", LONG)))
+        await eventually(lambda: keys(own_servers, "*snapshot*"))
+        await sender.js.delete_stream("SEXTON_LOG")
+    async with serving(own_servers) as (_, sender):
+        for i in range(6):
+            assert i + 1 == (await sender.commit(append(f"new{i}", leaf(f"new{i}", LONG)))).revision
+    async with serving(own_servers) as (_, sender):
+        assert 7 == (await sender.commit(append("new6", leaf("new6", LONG)))).revision
+        await check_all(sender, {f"l0:new{i}": LONG for i in range(7)})

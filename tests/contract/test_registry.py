@@ -1,0 +1,649 @@
+"""The contract of the registry: the same cases in memory, on Valkey and, where there is one, on Redis."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+from redis.asyncio import Redis
+
+from sexton.schemas.errors import Fenced, LeaseLost, TooManyPins, Unavailable
+from sexton.schemas.leases import MAX_PINS, MAX_TTL_MS, PinCost
+from sexton.worker.adapters import registry as adapter
+from sexton.worker.adapters.registry import RedisRegistry
+from tests.sim.registry_bench import (
+    A,
+    B,
+    Bench,
+    C,
+    Client,
+    MemoryBench,
+    ServerBench,
+    connected,
+    holders_of,
+    look,
+)
+from tests.support.waiting import deadline
+
+Case = Callable[[Bench], Awaitable[None]]
+CASES: Final[list[Case]] = []
+
+
+def case(function: Case) -> Case:
+    CASES.append(function)
+    return function
+
+
+@pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
+async def test_in_memory(run: Case) -> None:
+    """The registry in memory keeps the contract: what the simulator proves, it proves of this."""
+    await run(MemoryBench())
+
+
+@pytest.mark.parametrize("run", CASES, ids=lambda run: run.__name__)
+async def test_on_a_server(run: Case, redis: Redis) -> None:
+    """So does the script, on the server's clock."""
+    async with deadline(30, run.__name__):
+        await run(ServerBench(redis))
+
+
+@pytest.fixture
+async def redis(any_redis_url: str) -> AsyncIterator[Redis]:
+    redis = connected(any_redis_url)
+    yield redis
+    await redis.aclose()
+
+
+# --- leases ------------------------------------------------------------------------------------------------
+
+
+@case
+async def a_lease_begins_with_a_registration_and_not_before(bench: Bench) -> None:
+    holder = Client(bench)
+    for call in (holder.beat(), holder.pin(A), holder.release(A)):
+        with pytest.raises(LeaseLost):
+            await call
+    assert [] == await bench.registry.holders(bench.context_id)
+    assert not (await holder.register()).announce
+    [info] = await bench.registry.holders(bench.context_id)
+    assert ("h1", 1, 0) == (info.holder_id, info.incarnation, info.pins)
+    assert 0 < info.expires_in_ms <= holder.ttl_ms
+
+
+@case
+async def a_lease_that_has_run_out_holds_nothing(bench: Bench) -> None:
+    """C95, I5: its holder hears of it with whatever it says next."""
+    holder = Client(bench, ttl_ms=1)
+    await holder.register(A)
+    await bench.elapse(5)
+    assert set() == await holders_of(bench, A)
+    assert {} == (await bench.registry.live(bench.context_id, [A])).pins
+    for call in (holder.beat(), holder.pin(B), holder.release(A)):
+        with pytest.raises(LeaseLost):
+            await call
+    assert [] == await bench.registry.held(bench.context_id)
+    holder.ttl_ms = 60_000
+    await holder.register(B)
+    assert set() == await holders_of(bench, A), "what an earlier lease held is not held by the next one"
+    assert {"h1"} == await holders_of(bench, B)
+
+
+@case
+async def a_renewal_only_extends(bench: Bench) -> None:
+    """C96: a heartbeat that asks for less shortens nothing."""
+    holder = Client(bench, ttl_ms=60_000)
+    await holder.register(A)
+    holder.ttl_ms = 1
+    await holder.beat()
+    await bench.elapse(5)
+    assert {"h1"} == await holders_of(bench, A)
+    [info] = await bench.registry.holders(bench.context_id)
+    assert 30_000 < info.expires_in_ms
+
+
+@case
+async def a_lease_written_by_a_clock_ahead_is_cut_to_the_longest_there_is(bench: Bench) -> None:
+    """C106, I5: after a fail-over from a server an hour ahead, the dead fall out in bounded time."""
+    holder = Client(bench, ttl_ms=3_600_000)
+    await holder.register(A)
+    await look(bench)
+    [info] = await bench.registry.holders(bench.context_id)
+    assert info.expires_in_ms <= MAX_TTL_MS
+
+
+@case
+async def leaving_gives_up_lease_and_pins(bench: Bench) -> None:
+    """A clean exit. The fence against older processes stays."""
+    holder, other = Client(bench, incarnation=2), Client(bench, "h2")
+    await holder.register(A, B)
+    await other.register(A)
+    await holder.leave()
+    assert {"h2"} == await holders_of(bench, A)
+    assert ["h2"] == [info.holder_id for info in await bench.registry.holders(bench.context_id)]
+    with pytest.raises(LeaseLost):
+        await holder.beat()
+    await holder.leave()
+    with pytest.raises(Fenced):
+        await Client(bench, incarnation=1).beat()
+
+
+@case
+async def who_has_no_lease_can_leave(bench: Bench) -> None:
+    """And takes nothing from an older process whose lease is good."""
+    await Client(bench).leave()
+    await Client(bench).register(A)
+    await Client(bench, incarnation=2).leave()
+    assert {"h1"} == await holders_of(bench, A)
+
+
+# --- incarnations ------------------------------------------------------------------------------------------
+
+
+@case
+async def a_newer_process_takes_the_place_of_an_older_one(bench: Bench) -> None:
+    old, new = Client(bench), Client(bench, incarnation=2)
+    await old.register(A)
+    await new.register(B)
+    assert set() == await holders_of(bench, A)
+    assert {"h1"} == await holders_of(bench, B)
+    for call in (old.beat(), old.beat(register_new=True), old.pin(A), old.release(B), old.leave()):
+        with pytest.raises(Fenced) as fenced:
+            await call
+        assert 2 == fenced.value.fields["incarnation"]
+    await old.withdraw(B, operation=new.operation)
+    assert {"h1"} == await holders_of(bench, B)
+    assert not (await new.beat()).announce
+
+
+@case
+async def only_a_registration_takes_over(bench: Bench) -> None:
+    """Another request of a newer process is answered, and changes nothing."""
+    old, new = Client(bench), Client(bench, incarnation=2)
+    await old.register(A)
+    for call in (new.beat(), new.pin(B), new.release(A)):
+        with pytest.raises(LeaseLost):
+            await call
+    assert {"h1"} == await holders_of(bench, A)
+    assert not (await old.beat()).announce
+
+
+@case
+async def large_incarnations_keep_their_digits(bench: Bench) -> None:
+    """Holders number their processes by a clock; round ones, too."""
+    for incarnation in (1_800_000_000_000, 1_800_000_000_000_000, 2**53 - 1):
+        await Client(bench, incarnation=incarnation).register()
+        [info] = await bench.registry.holders(bench.context_id)
+        assert incarnation == info.incarnation
+
+
+@case
+async def a_fence_outlives_the_lease(bench: Bench) -> None:
+    await Client(bench, incarnation=2, ttl_ms=1).register(A)
+    await bench.elapse(5)
+    await look(bench)
+    with pytest.raises(Fenced):
+        await Client(bench).register(A)
+
+
+# --- pins --------------------------------------------------------------------------------------------------
+
+
+@case
+async def the_live_pins_of_two_holders_count_by_the_highest_cost(bench: Bench) -> None:
+    one, two = Client(bench), Client(bench, "h2")
+    await one.register()
+    await two.register()
+    await one.pin(A, cost=PinCost.CHEAP)
+    await one.pin(B, cost=PinCost.IMMOVABLE)
+    await two.pin(A, B, cost=PinCost.EXPENSIVE)
+    live = await bench.registry.live(bench.context_id, [A, B, C])
+    assert {A: PinCost.EXPENSIVE, B: PinCost.IMMOVABLE} == live.pins
+    seen = await look(bench)
+    assert {"h1": PinCost.CHEAP, "h2": PinCost.EXPENSIVE} == {p.holder_id: p.cost for p in seen.pins[A]}
+    assert () == seen.pins[C]
+    held = await bench.registry.held(bench.context_id)
+    assert {("h1", A), ("h1", B), ("h2", A), ("h2", B)} == {
+        (info.holder_id, (info.span_id, info.version)) for info in held
+    }
+    await one.release(B)
+    assert {B: PinCost.EXPENSIVE} == (await bench.registry.live(bench.context_id, [B])).pins
+
+
+@case
+async def an_expired_pin_does_not_count_beside_a_good_one(bench: Bench) -> None:
+    await Client(bench, "h2", ttl_ms=1).register(A, cost=PinCost.IMMOVABLE)
+    await Client(bench).register(A)
+    await bench.elapse(5)
+    assert {A: PinCost.CHEAP} == (await bench.registry.live(bench.context_id, [A])).pins
+
+
+@case
+async def a_pin_again_changes_its_cost_and_keeps_its_age(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register(A)
+    before = (await look(bench)).pins[A][0].since_ms
+    await bench.elapse(5)
+    await holder.pin(A, cost=PinCost.EXPENSIVE)
+    await holder.announce()
+    [live] = (await look(bench)).pins[A]
+    assert (PinCost.EXPENSIVE, before) == (live.cost, live.since_ms)
+
+
+@case
+async def no_holder_pins_more_than_the_limit(bench: Bench) -> None:
+    """What is held already, or named twice, does not count twice. A refusal changes nothing."""
+    versions = [(f"l0:s{i}", 1) for i in range(MAX_PINS)]
+    holder = Client(bench)
+    await holder.register(*versions[1:])
+    with pytest.raises(TooManyPins) as refusal:
+        await holder.pin(A, B)
+    assert MAX_PINS == refusal.value.fields["limit"]
+    assert set() == await holders_of(bench, A)
+    holder.claims = dict.fromkeys(versions[1:], PinCost.CHEAP)
+    holder.operation -= 1
+    request = holder.pin_request([versions[0], versions[0], *versions[2:]], operation=holder.operation + 1)
+    assert await bench.registry.pin(request)
+    [info] = await bench.registry.holders(bench.context_id)
+    assert MAX_PINS == info.pins
+
+
+@case
+async def an_announcement_replaces_the_set(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register(A, B)
+    holder.claims = {B: PinCost.EXPENSIVE, C: PinCost.CHEAP}
+    assert not (await holder.announce()).announce
+    assert set() == await holders_of(bench, A)
+    live = await bench.registry.live(bench.context_id, [A, B, C])
+    assert {B: PinCost.EXPENSIVE, C: PinCost.CHEAP} == live.pins
+
+
+@case
+async def an_older_operation_changes_nothing(bench: Bench) -> None:
+    """C93, I4: late messages about a pin, after the pin was let go of, or taken again."""
+    holder = Client(bench)
+    await holder.register()
+    await holder.pin(A)
+    late_pin, late_release = holder.pin_request([A]), holder.release_request([A])
+    late_announcement = holder.heartbeat(pins=holder.pins())
+    await holder.release(A)
+    assert not await bench.registry.pin(late_pin)
+    assert set() == await holders_of(bench, A)
+    await holder.pin(A)
+    assert not await bench.registry.release(late_release)
+    assert {"h1"} == await holders_of(bench, A)
+    await holder.release(A)
+    beat = await bench.registry.beat(late_announcement)
+    assert (holder.operation, True) == (beat.operation, beat.announce)
+    assert set() == await holders_of(bench, A)
+    assert not (await holder.beat()).announce
+
+
+@case
+async def an_older_operation_cannot_begin_the_next_lease(bench: Bench) -> None:
+    """I4: a registration that was overtaken by a pin, and by the end of the lease that had that pin."""
+    holder = Client(bench, ttl_ms=200)
+    await holder.register()
+    holder.operation += 1
+    overtaken = holder.heartbeat(register_new=True, pins=())
+    await holder.pin(A)
+    await bench.elapse(205)
+    await look(bench)
+    beat = await bench.registry.beat(overtaken)
+    assert (holder.operation, True) == (beat.operation, beat.announce)
+
+
+@case
+async def a_release_of_what_is_not_held_is_done_already(bench: Bench) -> None:
+    """C108."""
+    holder = Client(bench)
+    await holder.register(A)
+    assert await holder.release(B)
+    assert await holder.release(A)
+    assert await holder.release(A)
+    assert not (await holder.beat()).announce
+
+
+@case
+async def a_refused_pin_is_taken_back_and_the_digest_forgotten(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register(A)
+    await holder.pin(B)
+    await holder.withdraw(B)
+    assert set() == await holders_of(bench, B)
+    assert {"h1"} == await holders_of(bench, A)
+    assert (await holder.beat()).announce
+    del holder.claims[B]
+    assert (await holder.beat()).announce, "it is not known that the holder has heard of it"
+    assert not (await holder.announce()).announce
+    assert not (await holder.beat()).announce
+
+
+@case
+async def a_pin_that_was_granted_before_is_not_taken_back(bench: Bench) -> None:
+    """I4: the refusal may get lost on its way, and the holder counts on what it was granted."""
+    holder = Client(bench)
+    await holder.register(A)
+    await holder.pin(A, B, cost=PinCost.EXPENSIVE)
+    await holder.withdraw(A, B)
+    assert {"h1"} == await holders_of(bench, A)
+    assert set() == await holders_of(bench, B)
+    assert (await holder.beat()).announce
+    await holder.announce()
+    await holder.withdraw(A)
+    assert {"h1"} == await holders_of(bench, A)
+
+
+@case
+async def only_the_last_operation_takes_back(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register()
+    await holder.pin(A)
+    before = holder.operation
+    await holder.pin(B)
+    await holder.withdraw(A, operation=before)
+    assert {"h1"} == await holders_of(bench, A)
+    assert not (await holder.beat()).announce
+
+
+@case
+async def a_heartbeat_with_another_set_is_told_to_announce(bench: Bench) -> None:
+    """Whichever side has more, and if only a cost differs."""
+    holder = Client(bench)
+    await holder.register(A)
+    for claims in ({}, {A: PinCost.EXPENSIVE}, {A: PinCost.CHEAP, B: PinCost.CHEAP}, {B: PinCost.CHEAP}):
+        holder.claims = claims
+        assert (await holder.beat()).announce
+    holder.claims = {A: PinCost.CHEAP}
+    assert not (await holder.beat()).announce
+
+
+@case
+async def a_digest_is_not_believed_over_a_gap(bench: Bench) -> None:
+    """I4: the digest of an operation covers those before it, which the registry may have lost."""
+    holder = Client(bench)
+    await holder.register()
+    older = await bench.copy()
+    await holder.pin(A)
+    await bench.fall_back(older)
+    await holder.pin(B)
+    assert set() == await holders_of(bench, A)
+    assert (await holder.beat()).announce
+    assert not (await holder.announce()).announce
+    assert {"h1"} == await holders_of(bench, A)
+
+
+@case
+async def a_digest_is_not_believed_over_a_gap_of_releases(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register(A, B)
+    holder.operation += 1
+    await holder.release(A)
+    assert (await holder.beat()).announce
+    await holder.announce()
+    assert not (await holder.beat()).announce
+
+
+# --- what a sweep sees -------------------------------------------------------------------------------------
+
+
+@case
+async def unpinned_versions_are_marked_once(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register(A)
+    assert {} == dict((await look(bench)).marks), "only who says so marks"
+    seen = await look(bench, mark=True)
+    assert {B, C} == seen.marks.keys()
+    assert {seen.generation} == {mark.generation for mark in seen.marks.values()}
+    assert {seen.now_ms} == {mark.at_ms for mark in seen.marks.values()}
+    await bench.elapse(5)
+    assert seen.marks == (await look(bench, mark=True)).marks
+    await bench.registry.unmark(bench.context_id, [B])
+    assert {C} == (await look(bench)).marks.keys()
+
+
+@case
+async def a_pin_clears_the_mark(bench: Bench) -> None:
+    """However it comes, and though it is gone again when the next sweep looks."""
+    holder = Client(bench)
+    await holder.register()
+    await look(bench, mark=True)
+    await holder.pin(A)
+    await holder.release(A)
+    assert {B, C} == (await look(bench)).marks.keys()
+    holder.claims = {B: PinCost.CHEAP}
+    await holder.announce()
+    assert {C} == (await look(bench)).marks.keys()
+
+
+@case
+async def a_mark_counts_in_its_generation(bench: Bench) -> None:
+    before = await look(bench, mark=True)
+    await bench.take_over()
+    after = await look(bench)
+    assert before.generation != after.generation
+    assert before.marks == after.marks
+    await bench.elapse(2)
+    marked = await look(bench, mark=True)
+    assert {after.generation} == {mark.generation for mark in marked.marks.values()}
+    assert all(mark.at_ms > before.now_ms for mark in marked.marks.values())
+
+
+@case
+async def quiet_is_heard_from_every_live_holder(bench: Bench) -> None:
+    one, two = Client(bench), Client(bench, "h2")
+    assert (await look(bench)).oldest_beat_ms is None
+    await one.register(A)
+    await two.register()
+    await bench.elapse(5)
+    marked = await look(bench, mark=True)
+    assert not marked.heard_from_all_since(marked.now_ms)
+    await bench.elapse(5)
+    await one.beat()
+    assert not (await look(bench)).heard_from_all_since(marked.now_ms)
+    await two.beat()
+    assert (await look(bench)).heard_from_all_since(marked.now_ms)
+
+
+@case
+async def who_claims_another_set_has_not_been_heard_out(bench: Bench) -> None:
+    """I4: that heartbeat says "I hold what you do not know of". It renews the lease all the same."""
+    holder = Client(bench)
+    await holder.register()
+    await bench.elapse(5)
+    marked = await look(bench, mark=True)
+    await bench.elapse(5)
+    holder.claims = {A: PinCost.CHEAP}
+    assert (await holder.beat()).announce
+    assert not (await look(bench)).heard_from_all_since(marked.now_ms)
+    [info] = await bench.registry.holders(bench.context_id)
+    assert info.beat_ms_ago < 5_000
+    await holder.announce()
+    assert (await look(bench)).heard_from_all_since(marked.now_ms)
+
+
+@case
+async def what_was_heard_in_another_generation_does_not_count(bench: Bench) -> None:
+    """C106: that server's clock may have been ahead."""
+    holder = Client(bench)
+    await holder.register()
+    await bench.take_over()
+    assert 0 == (await look(bench)).oldest_beat_ms
+    await holder.beat()
+    seen = await look(bench)
+    assert seen.heard_from_all_since(seen.began_ms - 1)
+
+
+@case
+async def the_dead_are_not_waited_for(bench: Bench) -> None:
+    await Client(bench, ttl_ms=1).register()
+    await bench.elapse(5)
+    assert (await look(bench)).oldest_beat_ms is None
+
+
+# --- generations -------------------------------------------------------------------------------------------
+
+
+@case
+async def a_generation_is_named_by_all_alike(bench: Bench) -> None:
+    generation = await bench.registry.generation(bench.context_id)
+    await Client(bench).register(A)
+    assert generation == await bench.registry.generation(bench.context_id)
+    assert generation == (await look(bench)).generation
+
+
+@case
+async def a_loss_begins_a_generation(bench: Bench) -> None:
+    holder = Client(bench)
+    await holder.register(A)
+    before = await look(bench)
+    await bench.elapse(5)
+    await bench.lose()
+    with pytest.raises(LeaseLost):
+        await holder.beat()
+    after = await look(bench)
+    assert before.generation != after.generation
+    assert before.now_ms < after.began_ms <= after.now_ms
+    assert (await bench.registry.live(bench.context_id, [A])).age_ms < 60_000
+
+
+@case
+async def a_context_that_was_empty_is_whole_from_birth(bench: Bench) -> None:
+    generation = await bench.registry.generation(bench.context_id)
+    await bench.registry.born(bench.context_id, generation)
+    assert 0 == (await look(bench)).began_ms
+    assert MAX_TTL_MS < (await bench.registry.live(bench.context_id, [A])).age_ms
+    await bench.take_over()
+    assert 0 < (await look(bench)).began_ms
+
+
+@case
+async def a_birth_in_an_earlier_generation_says_nothing(bench: Bench) -> None:
+    generation = await bench.registry.generation(bench.context_id)
+    await bench.take_over()
+    await bench.registry.born(bench.context_id, generation)
+    assert 0 < (await look(bench)).began_ms
+
+
+@case
+async def nothing_asked_is_nothing_held(bench: Bench) -> None:
+    live = await bench.registry.live(bench.context_id, [])
+    assert {} == live.pins
+    assert MAX_TTL_MS <= live.age_ms
+
+
+@case
+async def contexts_share_nothing(bench: Bench) -> None:
+    await Client(bench).register(A)
+    mine, bench.context_id = bench.context_id, f"{bench.context_id}x"
+    assert set() == await holders_of(bench, A)
+    with pytest.raises(LeaseLost):
+        await Client(bench).beat()
+    bench.context_id = mine
+    assert {"h1"} == await holders_of(bench, A)
+
+
+# --- on a server only --------------------------------------------------------------------------------------
+
+
+async def test_every_script_may_run_twice(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client retries by itself: the second run of the same arguments changes nothing but times."""
+    bench = ServerBench(redis)
+    real = RedisRegistry._call
+    seen: list[str] = []
+
+    async def twice(self: RedisRegistry, context_id: str, operation: str, *args: Any) -> Any:
+        first = await real(self, context_id, operation, *args)
+        before = await bench.contents()
+        second = await real(self, context_id, operation, *args)
+        assert _timeless(before) == _timeless(await bench.contents()), operation
+        if operation != "holders":  # which tells of ages
+            assert _timeless(first) == _timeless(second), operation
+        seen.append(operation)
+        return second
+
+    monkeypatch.setattr(RedisRegistry, "_call", twice)
+    one, two = Client(bench), Client(bench, "h2")
+    await bench.registry.born(bench.context_id, await bench.registry.generation(bench.context_id))
+    await one.register(A)
+    await two.register()
+    await two.pin(A, B, cost=PinCost.EXPENSIVE)
+    await look(bench, mark=True)
+    await two.pin(C)
+    await two.withdraw(C)
+    await two.beat()
+    await two.announce()
+    await two.release(A, C)
+    await bench.registry.live(bench.context_id, [A, B])
+    await bench.registry.unmark(bench.context_id, [C])
+    await bench.registry.holders(bench.context_id)
+    await bench.registry.held(bench.context_id)
+    await Client(bench, "h1", incarnation=2).register(B)
+    await two.leave()
+    script = adapter._SCRIPT
+    assert set(re.findall(r"^function ops\.(\w+)", script, re.MULTILINE)) == set(seen)
+
+
+def _timeless(value: Any) -> str:
+    """Without points in time."""
+    if isinstance(value, dict):
+        value = sorted((key, _timeless(inside)) for key, inside in value.items())
+    return re.sub(r"\b1[0-9]{12}(\.0)?\b", "T", repr(value))
+
+
+async def test_the_longest_lease_is_the_same_in_both() -> None:
+    """A constant of the schemas that the script has to repeat."""
+    assert f"local LONGEST = {MAX_TTL_MS}\n" in adapter._SCRIPT
+
+
+async def test_a_holder_that_falls_out_leaves_nothing_behind(redis: Redis) -> None:
+    """I5: but what remembers it for as long as its messages may be under way."""
+    bench = ServerBench(redis)
+    holder = Client(bench, ttl_ms=1)
+    await holder.register(A, B)
+    await bench.elapse(5)
+    await look(bench)
+    keys = await bench.contents()
+    assert {"gen", "holder:h1"} == {key.split("}:")[1] for key in keys}
+    assert 0 < await redis.pttl(f"sexton:{{{bench.context_id}}}:holder:h1") <= MAX_TTL_MS
+    await holder.register()
+    assert -1 == await redis.pttl(f"sexton:{{{bench.context_id}}}:holder:h1")
+
+
+async def test_many_dead_holders_are_seen_to_a_few_at_a_time(redis: Redis) -> None:
+    """Nobody of them counts meanwhile."""
+    bench = ServerBench(redis)
+    for i in range(20):
+        await Client(bench, f"h{i}", ttl_ms=1).register(A)
+    await bench.elapse(5)
+    left = []
+    for _ in range(4):
+        assert set() == await holders_of(bench, A)
+        left.append(len(await bench.registry.holders(bench.context_id)))
+    assert left == sorted(left, reverse=True)
+    assert 0 == left[-1]
+
+
+async def test_an_outage_is_no_answer(unused_tcp_port: int) -> None:
+    """I9: unknown is not zero."""
+    redis = connected(f"redis://127.0.0.1:{unused_tcp_port}/0", timeout_s=0.2)
+    bench = ServerBench(redis, "ctx")
+    holder = Client(bench)
+    try:
+        for call in (
+            holder.register(A),
+            holder.pin(A),
+            holder.release(A),
+            holder.withdraw(A),
+            bench.registry.live("ctx", [A]),
+            look(bench, mark=True),
+            bench.registry.generation("ctx"),
+            bench.registry.born("ctx", "g"),
+            bench.registry.unmark("ctx", [A]),
+            bench.registry.holders("ctx"),
+            bench.registry.held("ctx"),
+        ):
+            with pytest.raises(Unavailable):
+                await call
+    finally:
+        await redis.aclose()

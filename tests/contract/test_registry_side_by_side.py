@@ -1,0 +1,211 @@
+"""The script and its second implementation, side by side: the same operations, the same answers.
+
+Any operations, in any order, right or wrong: older numbers and gaps, newer and older processes, sets that do
+not agree, leases that run out, servers that take over with all there is, or with an older copy. Compared is
+everything but points in time: the server's clock is real, the other one is not.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from redis.asyncio import Redis
+
+from sexton.core.collection import Version
+from sexton.core.sweep import Observation
+from sexton.schemas.errors import SextonError
+from sexton.schemas.leases import PinCost
+from tests.sim.effort import search
+from tests.sim.registry_bench import A, B, Bench, C, Client, MemoryBench, ServerBench
+
+HOLDERS = st.sampled_from(["h1", "h1", "h2"])
+INCARNATIONS = st.sampled_from([2, 2, 2, 2, 2, 1, 3])
+STEPS = st.sampled_from([1, 1, 1, 1, 0, 2, -1])
+"""From the holder's last number: mostly the next one; or the same again, one after a gap, an older one."""
+VERSIONS = st.lists(st.sampled_from([A, B, C]), min_size=1, max_size=3)
+COSTS = st.sampled_from(list(PinCost))
+TRUE_CLAIMS = st.sampled_from([True] * 5 + [False])
+
+
+class SideBySide(RuleBasedStateMachine):
+    """One context on both."""
+
+    loop: ClassVar[asyncio.Runner]
+    redis: ClassVar[Redis]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server, self.memory = ServerBench(self.redis), MemoryBench()
+        self.benches: tuple[Bench, Bench] = (self.server, self.memory)
+        self.memory.context_id = self.server.context_id
+        self.operations: dict[str, int] = {}
+        self.claims: dict[str, dict[Version, PinCost]] = {}
+        self.copies: list[list[Any]] = []
+
+    def teardown(self) -> None:
+        self.loop.run(self.server.lose())
+
+    # --- what may happen ---
+
+    @initialize(holder=HOLDERS)
+    def begin(self, holder: str) -> None:
+        self.beat(holder, 2, 1, register_new=True, announce=True, told=True, shortly=False)
+
+    @rule(
+        holder=HOLDERS,
+        incarnation=INCARNATIONS,
+        step=STEPS,
+        register_new=st.booleans(),
+        announce=st.booleans(),
+        told=TRUE_CLAIMS,
+        shortly=st.sampled_from([False] * 7 + [True]),
+    )
+    def beat(
+        self,
+        holder: str,
+        incarnation: int,
+        step: int,
+        *,
+        register_new: bool,
+        announce: bool,
+        told: bool,
+        shortly: bool,
+    ) -> None:
+        """A heartbeat of any kind; `shortly` is for a lease that has run out by the next step."""
+        ttl_ms = 1 if shortly else 60_000
+        clients = self.clients(holder, incarnation, step if announce else 0, told=told, ttl_ms=ttl_ms)
+        self.both(*(c.beat(register_new=register_new, pins=c.pins() if announce else None) for c in clients))
+        if shortly:
+            self.both(*(bench.elapse(5) for bench in self.benches))
+
+    @rule(
+        holder=HOLDERS, incarnation=INCARNATIONS, step=STEPS, versions=VERSIONS, cost=COSTS, told=TRUE_CLAIMS
+    )
+    def pin(
+        self, holder: str, incarnation: int, step: int, versions: list[Version], *, cost: PinCost, told: bool
+    ) -> None:
+        self.claims.setdefault(holder, {}).update(dict.fromkeys(versions, cost))
+        clients = self.clients(holder, incarnation, step, told=told)
+        self.both(*(c.bench.registry.pin(c.pin_request(versions, cost)) for c in clients))
+
+    @rule(holder=HOLDERS, incarnation=INCARNATIONS, step=STEPS, versions=VERSIONS, told=TRUE_CLAIMS)
+    def release(self, holder: str, incarnation: int, step: int, versions: list[Version], told: bool) -> None:
+        for version in versions:
+            self.claims.setdefault(holder, {}).pop(version, None)
+        clients = self.clients(holder, incarnation, step, told=told)
+        self.both(*(c.bench.registry.release(c.release_request(versions)) for c in clients))
+
+    @rule(holder=HOLDERS, incarnation=INCARNATIONS, step=st.sampled_from([0, 0, 0, -1]), versions=VERSIONS)
+    def withdraw(self, holder: str, incarnation: int, step: int, versions: list[Version]) -> None:
+        last = self.operations.get(holder, 0)
+        clients = self.clients(holder, incarnation, step, told=True)
+        self.operations[holder] = last
+        self.both(*(c.withdraw(*versions) for c in clients))
+
+    @rule(holder=HOLDERS, incarnation=INCARNATIONS, step=STEPS)
+    def leave(self, holder: str, incarnation: int, step: int) -> None:
+        self.both(*(c.beat(leave=True) for c in self.clients(holder, incarnation, step, told=True)))
+
+    @rule(versions=VERSIONS)
+    def mark(self, versions: list[Version]) -> None:
+        self.both(*(self.seen(bench, versions, mark=True) for bench in self.benches))
+
+    @rule(versions=VERSIONS)
+    def unmark(self, versions: list[Version]) -> None:
+        self.both(*(bench.registry.unmark(bench.context_id, versions) for bench in self.benches))
+
+    @rule(stale=st.booleans())
+    def born(self, stale: bool) -> None:
+        async def born(bench: Bench) -> None:
+            generation = "another" if stale else await bench.registry.generation(bench.context_id)
+            await bench.registry.born(bench.context_id, generation)
+
+        self.both(*(born(bench) for bench in self.benches))
+
+    @rule()
+    def take_over(self) -> None:
+        self.both(*(bench.take_over() for bench in self.benches))
+
+    @rule()
+    def copy(self) -> None:
+        copies = self.loop.run(_each(*(bench.copy() for bench in self.benches)))
+        self.copies = [*self.copies[-2:], copies]
+
+    @rule(number=st.integers(0, 10))
+    def fall_back(self, number: int) -> None:
+        if self.copies:
+            copies = self.copies[number % len(self.copies)]
+            pairs = zip(self.benches, copies, strict=True)
+            self.both(*(bench.fall_back(copy) for bench, copy in pairs))
+
+    @rule(chance=st.integers(0, 3))
+    def lose(self, chance: int) -> None:
+        if chance == 0:
+            self.both(*(bench.lose() for bench in self.benches))
+
+    # --- what must hold ---
+
+    @invariant()
+    def they_tell_the_same(self) -> None:
+        async def told(bench: Bench) -> tuple[Any, ...]:
+            context_id = bench.context_id
+            live = await bench.registry.live(context_id, [A, B, C])
+            held = await bench.registry.held(context_id)
+            holders = await bench.registry.holders(context_id)
+            return (
+                dict(live.pins),
+                live.age_ms > 1_000_000,
+                {(info.holder_id, info.span_id, info.version, info.cost) for info in held},
+                {(info.holder_id, info.incarnation, info.expires_in_ms > 0, info.pins) for info in holders},
+                await self.seen(bench, [A, B, C], mark=False),
+            )
+
+        self.both(*(told(bench) for bench in self.benches))
+
+    # --- inside ---
+
+    def clients(
+        self, holder: str, incarnation: int, step: int, *, told: bool, ttl_ms: int = 60_000
+    ) -> list[Client]:
+        """The same holder on both, at its next operation; `told` is whether it tells its true claims."""
+        operation = max(0, self.operations.get(holder, 0) + step)
+        self.operations[holder] = max(operation, self.operations.get(holder, 0))
+        claims = dict(self.claims.get(holder, {})) if told else {A: PinCost.IMMOVABLE}
+        return [Client(bench, holder, incarnation, ttl_ms, operation, dict(claims)) for bench in self.benches]
+
+    async def seen(self, bench: Bench, versions: list[Version], *, mark: bool) -> tuple[Any, ...]:
+        """An observation without its times."""
+        seen: Observation = await bench.registry.observe(bench.context_id, versions, mark=mark)
+        oldest = seen.oldest_beat_ms
+        return (
+            {v: {(pin.holder_id, pin.cost) for pin in pins} for v, pins in seen.pins.items()},
+            {v: found.generation == seen.generation for v, found in seen.marks.items()},
+            None if oldest is None else oldest > 0,
+            seen.began_ms > 0,
+        )
+
+    def both(self, *calls: Awaitable[Any]) -> None:
+        server, memory = self.loop.run(_each(*calls))
+        assert memory == server
+
+
+async def _each(*calls: Awaitable[Any]) -> list[Any]:
+    """What each gives, or the error it raises, with what that says."""
+    found: list[Any] = []
+    for call in calls:
+        try:
+            found.append(await call)
+        except SextonError as e:
+            found.append((e.code, dict(e.fields)))
+    return found
+
+
+def test_the_script_and_the_memory_answer_the_same(any_redis_url: str) -> None:
+    """Whatever is done to the one and the other."""
+    with asyncio.Runner() as loop:
+        SideBySide.loop = loop
+        SideBySide.redis = Redis.from_url(any_redis_url)
+        run_state_machine_as_test(SideBySide, settings=search(20, 1000, steps=30))
+        loop.run(SideBySide.redis.aclose())

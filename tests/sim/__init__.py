@@ -1,0 +1,1 @@
+"""The collection protocol under a simulator: the real code over ports in memory, in every order there is."""
