@@ -31,7 +31,7 @@ demo: $(STAMP) ## run the whole of it on this machine, on a transcript that ship
 test: $(STAMP) ## run all tests (ARGS="-k pointer" for some)
 	$(PY) -m pytest $(ARGS)
 
-check: lint types imports ## the next three (make -k check goes on after a failure)
+check: lint types imports drift ## the next four (make -k check goes on after a failure)
 
 lint: $(STAMP) ## ruff: lint and formatting
 	$(PY) -m ruff check .

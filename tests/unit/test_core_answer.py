@@ -21,7 +21,7 @@ HERE, CHAIN = TREE.revision, TREE.chain
     [
         ("has it all", SyncRequest(context_id=CONTEXT, revision=HERE, chain=CHAIN), SyncMode.CURRENT),
         ("one behind", SyncRequest(context_id=CONTEXT, revision=HERE - 1, chain="x"), SyncMode.RECORDS),
-        ("has nothing", SyncRequest(context_id=CONTEXT), SyncMode.SNAPSHOT),
+        ("has nothing, little to have", SyncRequest(context_id=CONTEXT), SyncMode.RECORDS),
         ("another history", SyncRequest(context_id=CONTEXT, revision=HERE, chain="x"), SyncMode.SNAPSHOT),
         ("ahead", SyncRequest(context_id=CONTEXT, revision=HERE + 1, chain=CHAIN), SyncMode.SNAPSHOT),
         (

@@ -233,6 +233,25 @@ async def test_a_record_of_a_newer_kind_is_taken_over_by_snapshot() -> None:
         assert 0 == r.context.lineage
 
 
+async def test_a_snapshot_that_bumps_have_overtaken_is_followed_by_another_question() -> None:
+    """More came than is remembered while it was on its way: what is missing then is asked for at once."""
+    async with rig(recent_spans=1) as r:
+        await r.leaves("a", "b", "c")
+        _, other = await r.another()
+        r.transport.parts.hold()
+        foreign = r.service.log(CONTEXT)[2].model_copy(update={"chain": "sha256:" + "0" * 64})
+        r.context._follower._on_bump(foreign.wire())
+        await r.clock.rest()
+        for text in "def":
+            await r.run(other.append(text))
+        began = r.clock.monotonic()
+        r.transport.parts.release()
+        await r.clock.rest()
+        assert began == r.clock.monotonic()
+        assert alike(r)
+        assert 0 == r.context.lineage
+
+
 async def test_a_bump_that_is_none_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
     """Somebody publishes nonsense on the subject: it is logged, and nothing else happens."""
     async with rig() as r:

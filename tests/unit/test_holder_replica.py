@@ -148,10 +148,22 @@ def test_parts_of_different_heads_are_refused() -> None:
         copy.answered(copy.request(), [one, two], frozenset())
 
 
+def test_a_head_of_another_chain_means_another_history() -> None:
+    """Whatever came with it: the head's chain is compared with what is known here at that revision."""
+    copy = replica()
+    heard(copy, *LOG[:4])
+    request = copy.request()
+    part = SyncPart(context_id=CONTEXT, head=OTHER.tree.head.model_copy(update={"revision": 4}))
+    heard(copy, LOG[4])
+    with pytest.raises(LineageError):
+        copy.answered(request, [part], frozenset())
+    assert copy.request().snapshot
+
+
 def test_half_a_snapshot_is_refused() -> None:
     """A part without its piece, or a piece of another head."""
     copy = replica()
-    whole = answer(LOG, copy.request())[0]
+    whole = answer(LOG, copy.request().model_copy(update={"snapshot": True}))[0]
     assert whole.snapshot is not None
     with pytest.raises(MalformedMessage, match="half a snapshot"):
         copy.answered(copy.request(), [whole, whole.model_copy(update={"snapshot": None})], frozenset())

@@ -33,7 +33,7 @@ def sync_mode(tree: ContextTree, request: SyncRequest, tail_limit: int = SYNC_TA
     if behind == 0:
         same = request.chain == tree.chain and not request.snapshot
         return SyncMode.CURRENT if same else SyncMode.SNAPSHOT
-    if request.snapshot or request.revision == 0 or behind < 0 or behind > tail_limit:
+    if request.snapshot or behind < 0 or behind > tail_limit:
         return SyncMode.SNAPSHOT
     return SyncMode.RECORDS
 

@@ -145,8 +145,9 @@ class LeaseKeeper:
             self._withdraw(held)
 
     def is_proven(self, held: Held) -> bool:
-        """Whether the pin is good at this moment."""
-        return held.lost is None and self._book.is_proven(held.version, self._clock.monotonic())
+        """Whether the pin is good at this moment, and this use of it has not ended."""
+        in_use = held in self._uses.get(held.version, ())
+        return in_use and held.lost is None and self._book.is_proven(held.version, self._clock.monotonic())
 
     async def prove(self) -> None:
         """Makes sure that the lease is good before anything is served under it.

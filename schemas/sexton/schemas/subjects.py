@@ -22,12 +22,14 @@ EPOCHS: Final = "sexton.epoch.*"
 SUMMARISE: Final = "sexton.summarise.*"
 FAILURES: Final = "sexton.failure.*"
 DEAD_LETTERS: Final = "sexton.dead.*"
+INCIDENTS: Final = "sexton.incident.*"
 
 STREAM_COMMANDS: Final = "SEXTON_COMMANDS"
 STREAM_LOG: Final = "SEXTON_LOG"
 STREAM_SUMMARISE: Final = "SEXTON_SUMMARISE"
 STREAM_FAILURES: Final = "SEXTON_FAILURES"
 STREAM_DEAD: Final = "SEXTON_DEAD"
+STREAM_INCIDENTS: Final = "SEXTON_INCIDENTS"
 
 
 def command(context_id: str, kind: CommandKind) -> str:
@@ -93,6 +95,14 @@ def failure(context_id: str) -> str:
 def dead_letter(stream: str) -> str:
     """Where messages of `stream` go that nobody can handle."""
     return f"sexton.dead.{token(stream, 'stream')}"
+
+
+def incident(fingerprint: str) -> str:
+    """Where a pager keeps what it knows of one incident. `fingerprint` is a digest, `sha256:HEX`."""
+    algorithm, _, digits = fingerprint.partition(":")
+    if algorithm != "sha256":
+        raise InvalidInput("a fingerprint is sha256:HEX", field="fingerprint")
+    return f"sexton.incident.{token(digits, 'fingerprint')}"
 
 
 class CommandSubject(NamedTuple):

@@ -20,6 +20,7 @@ from sexton.core.tree import ContextTree, Tombstone
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.records import CollectAborted, Collected, Collecting, Condemned
 from sexton.schemas.span import SpanState
+from sexton.worker import metrics
 from sexton.worker.contexts import Contexts
 from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError, Registry
 
@@ -106,6 +107,10 @@ class Collector:
             await self._call_off_left_over(context_id, _stepping(judged, Step.CALL_OFF), report)
             await self._finish(context_id, _stepping(judged, Step.FINISH), report)
             await self._collect(context_id, judged, report)
+        metrics.SWEEPS.inc()
+        metrics.COLLECTED.inc(report.collected)
+        metrics.FREED_BYTES.inc(report.freed_bytes)
+        metrics.CALLED_OFF.inc(report.called_off)
         if report.collected or report.called_off:
             log.info(
                 "collect.swept",

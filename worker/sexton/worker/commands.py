@@ -6,7 +6,7 @@ import structlog
 
 from sexton.core.hash import body_digest
 from sexton.schemas import subjects
-from sexton.schemas.codec import AnyCommand, decode_command, event_id_of
+from sexton.schemas.codec import AnyCommand, AnyOutcome, decode_command, event_id_of
 from sexton.schemas.commands import Compact
 from sexton.schemas.errors import (
     InvalidInput,
@@ -17,6 +17,7 @@ from sexton.schemas.errors import (
 )
 from sexton.schemas.ids import token
 from sexton.schemas.outcome import Rejected, RejectionCode
+from sexton.worker import metrics
 from sexton.worker.commit import Committer, Deferred
 from sexton.worker.outbox import Outbox
 from sexton.worker.summarise import Summarised, SummariseStage
@@ -47,11 +48,14 @@ class CommandHandler:
             return
         structlog.contextvars.bind_contextvars(context_id=command.context_id, event_id=command.event_id)
         digest = body_digest(data)
-        done = await self._committer.carry_out(command, digest, redelivered=deliveries > 1)
+        with metrics.COMMAND_SECONDS.labels(command.kind.value).time():
+            done = await self._committer.carry_out(command, digest, redelivered=deliveries > 1)
         if isinstance(done, Deferred):
             await self._outbox.defer(command.context_id, command.event_id, data, reply)
+            metrics.COMMANDS.labels(command.kind.value, "deferred").inc()
             log.info("commands.deferred", sources=len(done.need.sources))
             return
+        metrics.COMMANDS.labels(command.kind.value, _outcome_label(done.outcome)).inc()
         if isinstance(done.outcome, Rejected):
             log.info("commands.rejected", code=done.outcome.code.value)
         await self._outbox.publish(done.outcome, reply)
@@ -90,6 +94,7 @@ class CommandHandler:
             return self._understood(subject, data)
         except (InvalidInput, MalformedMessage, UnsupportedSchema) as e:
             outcome = _refusal(subject, data, e)
+            metrics.COMMANDS.labels("unreadable", outcome.code.value).inc()
             log.info("commands.refused", code=outcome.code.value, reason=outcome.message)
             await self._outbox.publish(outcome, reply)
             if outcome.event_id is None:
@@ -111,6 +116,10 @@ class CommandHandler:
                 f"{where.kind.value} for {where.context_id}"
             )
         return command
+
+
+def _outcome_label(outcome: AnyOutcome) -> str:
+    return outcome.code.value if isinstance(outcome, Rejected) else outcome.status
 
 
 def _refusal(subject: str, data: bytes, error: SextonError) -> Rejected:

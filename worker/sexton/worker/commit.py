@@ -30,6 +30,7 @@ from sexton.schemas.errors import PayloadTooLarge, Unavailable
 from sexton.schemas.ids import level_of
 from sexton.schemas.outcome import Committed, RejectionCode
 from sexton.schemas.span import Identity, SpanState
+from sexton.worker import metrics
 from sexton.worker.contexts import Contexts, Known
 from sexton.worker.holdings import Holdings
 from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError
@@ -131,6 +132,7 @@ class Committer:
         try:
             sequence = await self._log.append(command.context_id, data, known.sequence)
         except LostRaceError:
+            metrics.LOST_RACES.inc()
             log.info("commit.lost_race", revision=record.revision)
             return None
         except PayloadTooLarge as e:

@@ -24,6 +24,7 @@ from nats.js import JetStreamContext
 from sexton.schemas import subjects
 from sexton.schemas.dead import DEAD_LETTER_HEADER, DeadLetter
 from sexton.schemas.errors import PeerError, SextonError, TransientError, UnsupportedSchema
+from sexton.worker import metrics
 from sexton.worker.settings import WorkerSettings
 
 log: Final = structlog.get_logger("sexton.delivery")
@@ -90,6 +91,7 @@ class Delivery:
         delay_s = min(
             self._settings.retry_delay_s * 2 ** min(deliveries - 1, 20), self._settings.retry_delay_max_s
         )
+        metrics.GIVEN_BACK.labels(msg.raw_message.metadata.stream).inc()
         delay_s *= random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards nothing
         log.warning(
             "delivery.given_back", reason=_told(error), deliveries=deliveries, delay_s=round(delay_s, 3)
@@ -123,6 +125,7 @@ class Delivery:
             with suppress(*_GONE):
                 await msg.nack(delay=self._settings.retry_delay_max_s)
             return
+        metrics.DEAD_LETTERS.labels(reason).inc()
         log.error(
             "delivery.dead_letter",
             reason=reason,

@@ -15,6 +15,7 @@ from sexton.schemas.errors import HardFailure, HashMismatch, SextonError, Unavai
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import Answer, FetchRequest, Tier
 from sexton.schemas.span import Identity
+from sexton.worker import metrics
 from sexton.worker.contexts import Contexts
 from sexton.worker.ports import ColdStore, HotStore
 
@@ -40,12 +41,14 @@ class Fetcher:
         """
         budget_s = request.budget_ms / 1000 if request.budget_ms is not None else self._budget_s
         try:
-            async with asyncio.timeout(budget_s):
-                verdict = await self._verdict(request)
-                target, pointer = verdict.granted()
-                return await self._bytes(request.context_id, verdict, target, pointer)
-        except TimeoutError:
-            raise Unavailable(f"no answer within the budget of {budget_s} s", budget_s=budget_s) from None
+            answer, data, verdict = await self._within(request, budget_s)
+        except SextonError as e:
+            metrics.FETCH_ERRORS.labels(e.code).inc()
+            raise
+        metrics.FETCHES.labels(answer.tier.value).inc()
+        if verdict.action is Action.RE_EXPAND:
+            metrics.RE_EXPANSIONS.inc()
+        return answer, data
 
     async def whole(self, tree: ContextTree, identity: Identity) -> bytes:
         """All bytes of a current version, verified. Raises as `fetch`."""
@@ -63,6 +66,16 @@ class Fetcher:
         target, stamped = verdict.granted()
         _, data = await self._bytes(tree.context_id, verdict, target, stamped)
         return data
+
+    async def _within(self, request: FetchRequest, budget_s: float) -> tuple[Answer, bytes, Verdict]:
+        try:
+            async with asyncio.timeout(budget_s):
+                verdict = await self._verdict(request)
+                target, pointer = verdict.granted()
+                answer, data = await self._bytes(request.context_id, verdict, target, pointer)
+        except TimeoutError:
+            raise Unavailable(f"no answer within the budget of {budget_s} s", budget_s=budget_s) from None
+        return answer, data, verdict
 
     async def _verdict(self, request: FetchRequest) -> Verdict:
         contexts, context_id = self._contexts, request.context_id
@@ -104,6 +117,7 @@ class Fetcher:
         if isinstance(first, HardFailure) and not isinstance(second, HardFailure):
             return Unavailable("the store gave two different answers", operation="cold.read")
         if isinstance(second, HardFailure):
+            metrics.HARD_FAILURES.labels(second.code).inc()
             log.error(
                 "fetch.hard_failure",
                 reason=second.code,

@@ -21,6 +21,7 @@ from sexton.schemas.errors import HardFailure, TransientError, Unavailable
 from sexton.schemas.limits import INLINE_BYTES
 from sexton.schemas.outcome import RejectionCode
 from sexton.schemas.span import Text
+from sexton.worker import metrics
 from sexton.worker.contexts import Contexts
 from sexton.worker.fetch import Fetcher
 from sexton.worker.ports import Summariser
@@ -117,6 +118,7 @@ class SummariseStage:
         except Unavailable:
             raise
         except Exception as e:
+            metrics.SUMMARISE_FAILURES.inc()
             log.warning("summarise.failed", error=type(e).__name__, sources=len(sources))
             raise SummariserDown(f"the summariser failed: {type(e).__name__}") from e
         try:

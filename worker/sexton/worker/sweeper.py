@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from sexton.schemas.errors import SextonError, Unavailable
+from sexton.worker import metrics
 from sexton.worker.collect import Collector
 from sexton.worker.orphans import OrphanSweep
 from sexton.worker.ports import Log, SweepIndex
@@ -41,6 +42,8 @@ class Sweeper:
         self._interval_s = interval_s
         self._lock_s = lock_s
         self._token = new_token()
+        self._waiting = 0
+        """Tombstones left where they were, in this turn."""
 
     async def run(self) -> None:
         """Sweeps until it is cancelled. A fault is logged, and the next turn begins anew."""
@@ -60,6 +63,7 @@ class Sweeper:
             try:
                 if await self._index.lock(ORPHAN_LANE, self._token, interval_s / 2):
                     report = await sweep.run()
+                    metrics.ORPHAN_BYTES.inc(report.freed_bytes)
                     log.info("sweeper.orphans", deleted=report.deleted, freed_bytes=report.freed_bytes)
             except Unavailable as e:
                 log.warning("sweeper.orphans_failed", reason=e.message)
@@ -74,7 +78,7 @@ class Sweeper:
         """
         if not await self._index.complete():
             await self._rebuild()
-        swept = 0
+        swept, self._waiting = 0, 0
         for shard in range(SHARDS):
             if not await self._index.lock(shard, self._token, self._lock_s):
                 continue
@@ -86,13 +90,16 @@ class Sweeper:
                         break
             finally:
                 await self._index.unlock(shard, self._token)
+        metrics.WAITING.set(self._waiting)
         return swept
 
     async def _sweep(self, context_id: str) -> None:
         # One context that cannot be swept must not keep the others from it.
         waiting = True
         try:
-            waiting = bool((await self._collector.sweep(context_id)).waiting)
+            left = (await self._collector.sweep(context_id)).waiting
+            self._waiting += left
+            waiting = left > 0
         except SextonError as e:
             log.warning("sweeper.context_failed", context_id=context_id, reason=e.message)
         except Exception:
