@@ -57,6 +57,8 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for writer in self._writers:
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
         assert self._server is not None
         self._server.close()
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from sexton.holder import CommandRejected, OutcomeUnknown, PayloadTooLarge, Unavailable
+from sexton.holder.commands import Source
 from sexton.holder.testing import MemoryService
 from sexton.schemas.commands import Append, Compact, SourceRef
 from sexton.schemas.errors import InvalidInput, PeerError
@@ -298,6 +299,23 @@ async def test_the_service_makes_a_summary_if_none_is_given() -> None:
         assert isinstance(outcome, Committed)
         assert ("l1:sum", None) == (outcome.spans[0].span_id, outcome.strategy)
         assert "L1_SUMMARY of 2" == await r.run(r.context.render())
+
+
+async def test_a_source_by_id_is_the_version_known_here() -> None:
+    """C02: rewritten between the call and the commit: the summary is of what was there, and is refused."""
+    async with rig() as r:
+        sources = await r.leaves("a long first leaf", "a long second leaf")
+        _, other = await r.another()
+        r.transport.commands.hold()
+        compacting = asyncio.create_task(r.context.compact(sources, "sum"))
+        await r.clock.rest()
+        await r.run(other.rewrite(sources[0], "rewritten meanwhile"))
+        r.transport.commands.release()
+        with pytest.raises(CommandRejected, match="stale_source"):
+            await r.run(compacting)
+        read = await r.run(r.context.mint(sources[0]))
+        refs: list[Source] = [read, SourceRef(span_id=sources[1], version=1)]
+        assert isinstance(await r.run(r.context.compact(refs, "sum")), Committed)
 
 
 async def test_a_summary_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:

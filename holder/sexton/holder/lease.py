@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from sexton.core.collection import Version
-from sexton.core.lease import PinBook
+from sexton.core.lease import NEVER, PinBook
 from sexton.core.pins import highest
 from sexton.holder.calls import Calls
 from sexton.holder.errors import HolderClosed
@@ -68,7 +68,10 @@ class LeaseKeeper:
         self._on_head = on_head
         self._uses: dict[Version, list[Held]] = {}
         self._operations = asyncio.Lock()
-        """One operation on pins at a time; a plain heartbeat is none."""
+        """One operation on pins at a time. A heartbeat waits too: beside a pin that is under way it would
+        claim what the registry cannot know yet, and renew nothing."""
+        self._due_at = NEVER
+        """When the next heartbeat is to be sent."""
         self._wake = asyncio.Event()
         self._tasks = Tasks(self._log)
         self._heard = False
@@ -108,6 +111,7 @@ class LeaseKeeper:
         async with self._operations:
             self._check_open()
             self._check_fenced()
+            await self._beat_if_due()
             held = Held(version, cost)
             users = self._uses.setdefault(version, [])
             if not users and len(self._uses) > MAX_PINS:
@@ -130,10 +134,11 @@ class LeaseKeeper:
         """Ends one use of a pin; the last one lets go of it. Does not raise: what is not said expires."""
         try:
             async with self._operations:
-                if held not in self._uses.get(held.version, ()):
-                    return
-                cheaper = self._forget(held)
                 try:
+                    await self._beat_if_due()
+                    if held not in self._uses.get(held.version, ()):
+                        return
+                    cheaper = self._forget(held)
                     if held.version not in self._uses:
                         await self._let_go([held.version])
                     elif cheaper:
@@ -141,7 +146,7 @@ class LeaseKeeper:
                 except (TransientError, PeerError, CallerError) as e:
                     self._log.info("holder.release_unheard", reason=str(e))
         finally:
-            # Cancelled before its turn came: nobody would let go of it any more.
+            # Cancelled before its turn came, or without an answer: nobody would let go of it any more.
             self._withdraw(held)
 
     def is_proven(self, held: Held) -> bool:
@@ -173,7 +178,7 @@ class LeaseKeeper:
                     context_id=self._book.context_id,
                 ) from e
 
-    # --- inside: all but the plain heartbeat run under the lock ---
+    # --- inside: all of it runs under the lock ---
 
     async def _prove(self, versions: Sequence[Version]) -> None:
         """Heartbeats until nothing of `versions` is unproven: granted, or lost."""
@@ -221,6 +226,11 @@ class LeaseKeeper:
             raise
         self._take_in(reply, self._book.on_pins(reply))
 
+    async def _beat_if_due(self) -> None:
+        """Before every operation: a long line of them must not keep the lease from being renewed."""
+        if self._book.must_beat or self._clock.monotonic() >= self._due_at:
+            await self._beat()
+
     async def _beat(self) -> None:
         """One heartbeat, registering and announcing if it must."""
         for _ in range(_TAKEOVERS):
@@ -238,6 +248,7 @@ class LeaseKeeper:
                 continue
             self._heard = True
             self._take_in(reply, self._book.on_heartbeat(request, reply, sent_at))
+            self._due_at = sent_at + self._interval_s
             self._on_head(reply.head, sent_at, anew=request.register_new)
             return
         raise Unconfirmed("the registry does not keep the lease", context_id=self._book.context_id)
@@ -245,11 +256,8 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         while True:
             try:
-                if self._book.must_beat or not self._book.is_good(self._clock.monotonic()):
-                    async with self._operations:
-                        await self._beat()
-                else:
-                    await self._beat()
+                async with self._operations:
+                    await self._beat_if_due()
             except Fenced as e:
                 self._log.error("holder.fenced", incarnation=e.fields.get("incarnation"))
                 return
@@ -259,13 +267,14 @@ class LeaseKeeper:
 
     async def _pause(self) -> None:
         """Waits for the next heartbeat, or for a reason to send one at once."""
-        if self._book.must_beat:
-            # Not at once again: what was refused a moment ago is refused now.
+        until_due_s = self._due_at - self._clock.monotonic()
+        if self._book.must_beat or until_due_s <= 0:
+            # Not at once again: what failed a moment ago fails now.
             await self._clock.sleep(self._interval_s / _BEATS_PER_LEASE)
             return
         self._wake.clear()
         try:
-            async with self._clock.timeout(self._interval_s):
+            async with self._clock.timeout(until_due_s):
                 await self._wake.wait()
         except TimeoutError:
             return

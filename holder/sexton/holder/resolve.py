@@ -132,6 +132,8 @@ class Resolver:
                 caught_up = True
                 await self._follower.sync()
                 continue
+            if (kept := self._fetcher.kept(verdict)) is not None:
+                return _served(verdict, kept)  # nothing can have happened since the check
             try:
                 piece = await self._fetcher.part(verdict, budget_ms=terms.budget_ms)
             except PointerResurrectionError as refusal:

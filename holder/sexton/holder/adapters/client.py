@@ -6,10 +6,12 @@ What anybody may publish on a subject that a holder hears can stop nats-py's cli
 - an error of the server that it does not know closes it for good: a user whose authentication has expired,
   too many connections.
 
-Here both end in a reconnect.
+Here both end in a reconnect. And what is left of a try that failed is closed, which it otherwise is not.
 """
 
-from typing import Final
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -17,6 +19,8 @@ from nats.errors import Error as NatsError
 
 _HARMLESS: Final = ("stale connection", "permissions violation")
 """Errors after which nats-py reconnects, or goes on, by itself."""
+
+_ABANDON_S: Final = 1.0
 
 
 class ReconnectingClient(Client):
@@ -53,3 +57,24 @@ class ReconnectingClient(Client):
         if self.is_connected:
             # It has ended on an error that nats-py did not foresee: nobody would read any more.
             await self._process_op_err(NatsError("the read loop ended"))
+
+    async def _connect_to_server(self, s: Any) -> None:
+        await self._abandon_transport()
+        await super()._connect_to_server(s)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        if not self.is_connected:
+            # What was not sent cannot be sent any more; trying to would raise, and leave the rest open.
+            self._pending = []
+            self._pending_data_size = 0
+        await super()._close(status, do_cbs)
+
+    async def _abandon_transport(self) -> None:
+        """Closes the connection of a try that failed."""
+        transport: Any = self._transport
+        if not transport:
+            return
+        transport.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_ABANDON_S):
+                await transport.wait_closed()
