@@ -73,8 +73,17 @@ async def test_the_shipped_transcript_holds_and_leaves_nothing(
     counts = {check["name"]: check["count"] for check in result["checks"]}
     rows = result["rows"]
     assert rows == counts["rows that are leaves"]
-    assert rows - 2 == counts["ada: quotes exact to the byte"]
-    assert rows - 2 == counts["ben: quotes exact to the byte"]
+    assert rows - 3 == counts["ada: quotes exact to the byte"]
+    assert rows - 3 == counts["ben: quotes exact to the byte"]
+    assert (2, 2, 1, 3) == tuple(
+        counts[name]
+        for name in (
+            "ada: old copy read while held",
+            "free old versions collected",
+            "released copy collected",
+            "collected: changed spans refused",
+        )
+    )
     assert counts["ada: epochs seen"] == counts["epochs dense, one per change"]
     assert [] == left_in(temporary)
     await all_gone(started)
@@ -92,6 +101,7 @@ async def test_a_file_of_ones_own_holds_and_can_be_kept(demo: Callable[..., Prog
     assert 0 == await program.exit_code(within_s=WITHIN_S)
     assert "39 rows, 1 bad line left out" in program.stdout
     assert "stale offsets re-derived" in program.stdout
+    assert "copy_on_rewrite, held by demo-ada" in program.stdout
     assert {"ada.log", "ben.log", "worker.log", "cold", "servers"} <= set(left_in(kept))
 
 

@@ -251,7 +251,7 @@ async def test_a_record_that_would_be_large_is_committed_or_rejected(sender: Sen
         body("largest", spans=spans, context_id="large"), subject="sexton.cmd.large.append"
     )
     assert "committed" == outcome.status
-    parts = await sender.sync("large")
+    parts = await sender.sync("large", snapshot=True)
     assert 1000 == sum(len(part["snapshot"]["spans"]) for part in parts)
     await well(sender)
 

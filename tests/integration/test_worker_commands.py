@@ -304,7 +304,7 @@ async def test_a_sync_gives_a_snapshot_or_what_is_missing(own_servers: EmbeddedS
     """And nothing to who has all there is."""
     async with serving(own_servers) as (_, sender):
         await sender.commit(append("e0", "a", "b"))
-        [snapshot] = await sender.sync("ctx")
+        [snapshot] = await sender.sync("ctx", snapshot=True)
         head = snapshot["head"]
         assert ["l0:a", "l0:b"] == [span["span_id"] for span in snapshot["snapshot"]["spans"]]
         [current] = await sender.sync("ctx", revision=1, chain=head["chain"])
@@ -323,7 +323,7 @@ async def test_a_sync_of_a_large_context_comes_in_parts(own_servers: EmbeddedSer
     async with serving(own_servers) as (_, sender):
         for i in range(3):
             await sender.commit(append(f"e{i}", *(leaf(f"n{i}-{n}-{'x' * 60}") for n in range(900))))
-        parts = await sender.sync("ctx")
+        parts = await sender.sync("ctx", snapshot=True)
         assert len(parts) > 2
         assert 2700 == sum(len(part["snapshot"]["spans"]) for part in parts)
         assert 1 == len({json.dumps(part["head"]) for part in parts})

@@ -10,6 +10,7 @@ import pytest
 
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.outcome import Committed
+from sexton.worker.delivery import Delivery
 from sexton.worker.embedded import EmbeddedServers
 from tests.core_kit.build import append
 from tests.support.processes import Programs
@@ -106,7 +107,6 @@ async def test_without_the_beat_the_second_delivery_is_harmless(
     """C23, I8: a worker that is too busy to say anything has its command carried out by another, once."""
     more: dict[str, Any] = {"partitions": 1, "ack_wait_s": 0.4}
     async with serving(own_servers, **more) as (one, sender), serving(own_servers, **more) as (two, _):
-        from sexton.worker.delivery import Delivery
 
         async def silent(*_: Any) -> None:
             await asyncio.Event().wait()
@@ -143,6 +143,27 @@ async def test_sigterm_finishes_what_is_in_flight(own_servers: EmbeddedServers, 
         for i in range(8):
             expected = [f"e{n}" for n in range(200) if n % 8 == i]
             assert expected == [record.event_id for record in await sender.records(f"c{i}")]
+
+
+async def test_a_task_that_misses_its_cancellation_does_not_keep_the_worker(
+    own_servers: EmbeddedServers,
+) -> None:
+    """As Python 3.11's `wait_for` does when the answer comes at the same moment: it is told again."""
+    missed: list[bool] = []
+
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if missed:
+                    raise
+                missed.append(True)
+
+    async with deadline(10, "the end"), serving(own_servers) as (worker, _):
+        worker._spawn(stubborn())
+        await asyncio.sleep(0)
+    assert [True] == missed
 
 
 async def test_sigterm_when_idle_ends_at_once(own_servers: EmbeddedServers, programs: Programs) -> None:

@@ -31,7 +31,7 @@ from tests.core_kit.audit import audit
 from tests.support.processes import Program, Programs
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.sender import Sender
-from tests.worker_kit.service import ROOT, cold_folder
+from tests.worker_kit.service import ROOT, cold_folder, settings
 
 P = TypeVar("P", bound=ReplyPart)
 
@@ -151,7 +151,7 @@ async def until_collected(
     wanted = set(versions)
     await eventually(
         lambda: tombstones(sender, context_id),
-        until=lambda stones: wanted.isdisjoint(stones),
+        until=wanted.isdisjoint,
         within_s=within_s,
         what=f"the collection of {len(wanted)} versions",
     )
@@ -181,3 +181,15 @@ def start_holder(
         "PYTHONPATH": str(ROOT),
     }
     return programs.python("-m", "tests.leases_kit.program", name=name, env=env)
+
+
+def start_collector(programs: Programs, servers: EmbeddedServers, **more: Any) -> Program:
+    """A worker as a program, whose sweeps hang where the names of contexts say."""
+    config = settings(servers, **more)
+    env = {
+        f"SEXTON_{name.upper()}": str(value)
+        for name, value in config.model_dump(exclude_defaults=True).items()
+        if name != "redis_url"
+    }
+    env |= {"SEXTON_REDIS_URL": servers.redis_url, "PYTHONPATH": str(ROOT)}
+    return programs.python("-m", "tests.leases_kit.worker_program", name="collector", env=env)

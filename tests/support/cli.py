@@ -100,10 +100,12 @@ def arguments_of(pid: int) -> str:
 
 
 @contextmanager
-def running_up(folder: Path, *options: str) -> Iterator[tuple[Program, str]]:
+def running_up(
+    folder: Path, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[Program, str]]:
     """`sexton up` with its data in `folder`, and the URL that it prints when commands can be taken."""
     programs = Programs(folder / f"programs-{uuid.uuid4().hex}")
-    program = programs.sexton("up", "--data", str(folder / "data"), *options)
+    program = programs.sexton("up", "--data", str(folder / "data"), *options, env=env)
     try:
         url = asyncio.run(program.line("^nats://", within_s=UP_WITHIN_S)).string
         yield program, url

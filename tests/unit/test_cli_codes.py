@@ -29,6 +29,11 @@ COMMANDS = {
     "resolve",
     "tree",
     "watch",
+    "holders",
+    "pins",
+    "tombstones",
+    "gc",
+    "verify",
     "demo",
 }
 

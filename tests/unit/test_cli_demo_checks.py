@@ -140,12 +140,12 @@ def test_changed_spans_must_be_refused_for_the_right_reason(
         Quote(span_id="l0:b", error=pruned),
     ]
 
-    assert held == checks.changed_are_refused("ada", quotes, "l0:a", "l0:b").held
+    assert held == checks.changed_are_refused("ada", quotes, ["l0:a"], ["l0:b"]).held
 
 
 def test_a_changed_span_that_nobody_asked_for_is_caught() -> None:
     """Nothing was seen, so nothing holds."""
-    assert not checks.changed_are_refused("ada", [], "l0:a", "l0:b").held
+    assert not checks.changed_are_refused("ada", [], ["l0:a"], ["l0:b"]).held
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
 """What `check` says of a pointer, action by action."""
 
+from typing import TypeVar
+
 import pytest
 
+from sexton.core import collection
+from sexton.core.apply import apply
 from sexton.core.check import Action, check, mint
 from sexton.core.tree import ContextTree
 from sexton.schemas.errors import (
@@ -17,6 +21,8 @@ from sexton.schemas.ids import Level
 from sexton.schemas.pointer import Pointer
 from tests.core_kit.build import CONTEXT, compact, done, filled
 from tests.core_kit.fates import FORGED, TREE, pointer
+
+R = TypeVar("R")
 
 SUPERSEDED = {"accept_superseded": True}
 STRICT = {"strict": True}
@@ -200,6 +206,44 @@ def test_a_stale_pointer_learns_whether_the_old_bytes_are_kept() -> None:
         if (error := check(pointer(span_id), TREE).error) is not None
     }
     assert {"l0:b": True, "l0:c": False} == readable
+
+
+def test_a_copy_is_readable_until_its_bytes_may_be_gone() -> None:
+    """A collector that has only announced itself may still call it off; one that has condemned may not."""
+    claim, version = pointer("l0:b"), [("l0:b", 1)]
+    announced = apply(TREE, collected(collection.announce(TREE, version, "try")))
+    called_off = apply(announced, collected(collection.call_off(announced, version, "try")))
+    condemned = apply(announced, collected(collection.condemn(announced, version, "try")))
+    gone = apply(condemned, collected(collection.finish(condemned, version, "try")))
+
+    for tree in (TREE, announced, called_off):
+        assert Action.RE_EXPAND is check(claim, tree, accept_superseded=True).action
+    for tree in (condemned, gone):
+        verdict = check(claim, tree, accept_superseded=True)
+        assert Action.STALE is verdict.action
+        assert verdict.error is not None
+        assert not verdict.error.fields["superseded_readable"]
+
+
+def test_a_pruned_span_is_told_from_a_collected_one() -> None:
+    """Both are unreachable; the error says how."""
+    version = [("l0:d", 1)]
+    announced = apply(TREE, collected(collection.announce(TREE, version, "try")))
+    condemned = apply(announced, collected(collection.condemn(announced, version, "try")))
+    gone = apply(condemned, collected(collection.finish(condemned, version, "try")))
+
+    assert ["pruned"] * 3 + ["collected"] == [reason(tree) for tree in (TREE, announced, condemned, gone)]
+
+
+def collected(record: R | None) -> R:
+    assert record is not None
+    return record
+
+
+def reason(tree: ContextTree) -> object:
+    error = check(pointer("l0:d"), tree).error
+    assert isinstance(error, Unreachable)
+    return error.fields["reason"]
 
 
 def test_a_context_that_is_not_known_is_unreachable() -> None:

@@ -208,6 +208,16 @@ def test_a_group_of_more_members_than_a_summary_may_have_stays() -> None:
     assert [MAX_SOURCES] == [len(run.sources) for run in fits.runs]
 
 
+def test_small_runs_grow_no_longer_than_a_summary_may() -> None:
+    """Even if all of them together would be worth it: the planner proposes nothing that would be refused."""
+    names = [f"n{number}" for number in range(MAX_SOURCES + 88)]
+    worth = policy(min_run_bytes=20 * MAX_SOURCES)
+    assert [MAX_SOURCES] == [len(run.sources) for run in plan(tree_of(*names), 0, worth).runs]
+
+    never = policy(min_run_bytes=20 * MAX_SOURCES + 1)
+    assert PlanStatus.IRREDUCIBLE is plan(tree_of(*names), 0, never).status
+
+
 def test_what_cannot_be_met_is_irreducible_c58() -> None:
     """C58: typed, with what stays and why, and no run; the same again is the same again."""
     tree = tree_of("a", "b", leaf("call", group="g", waits=True), "c")

@@ -155,6 +155,7 @@ def test_every_subject_has_a_channel_and_every_channel_is_a_subject() -> None:
         subjects.summarise("context_id"),
         subjects.failure("context_id"),
         subjects.dead_letter("stream"),
+        subjects.incident("sha256:fingerprint"),
         "sexton.part.3.context_id.prune",
     }
     described = {filled(c["address"]) for c in CHANNELS.values() if c["address"] is not None}

@@ -24,6 +24,7 @@ BUILDERS: Final[list[Callable[[str], str]]] = [
     subjects.summarise,
     subjects.failure,
     subjects.dead_letter,
+    lambda digits: subjects.incident(f"sha256:{digits}"),
 ]
 
 HOSTILE: Final = {
@@ -179,6 +180,7 @@ def test_the_filters_match_what_is_built() -> None:
         (subjects.SUMMARISE, subjects.summarise("c")),
         (subjects.FAILURES, subjects.failure("c")),
         (subjects.DEAD_LETTERS, subjects.dead_letter(subjects.STREAM_COMMANDS)),
+        (subjects.INCIDENTS, subjects.incident("sha256:" + 64 * "0")),
         *((subjects.rpc_all(verb), subjects.rpc("c", verb)) for verb in Verb),
         *((subjects.ops_all(verb), subjects.ops("c", verb)) for verb in OpsVerb),
     ]

@@ -214,6 +214,30 @@ async def test_with_the_broadcast_far_fewer_commits_run_into_a_conflict() -> Non
     assert 19 == await conflicts(broadcast=False)
 
 
+async def test_a_broadcast_that_is_quicker_than_the_answer_counts_once() -> None:
+    """I2: one's own record comes by both ways, in either order."""
+    world = World()
+    await _filled(world, 1)
+    contexts = world.contexts()
+    await contexts.get(CONTEXT)
+    append_to = world.log.append
+
+    async def overtaken(context_id: str, data: bytes, expected: int) -> int:
+        sequence = await append_to(context_id, data, expected)
+        _broadcast(world, contexts, len(_entries(world)) - 1)
+        return sequence
+
+    world.log.append = overtaken  # type: ignore[method-assign]
+    for i in range(1, 4):
+        done: Any = await carry_out(world.committer(contexts), append(f"own{i}", f"own{i}"))
+        assert i + 1 == done.outcome.revision
+        _broadcast(world, contexts, i)
+    tail = contexts.tail(CONTEXT, 0)
+    assert tail is not None
+    assert [1, 2, 3, 4] == [record["revision"] for record, _ in tail]
+    assert await world.tree() == (await contexts.get(CONTEXT)).tree
+
+
 # --- the tail ----------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,7 +70,7 @@ def start_worker(
     env |= {
         "SEXTON_REDIS_URL": servers.redis_url,
         "SEXTON_TEST_STOP_AT": json.dumps(dict(stop_at or {})),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
     }
     return programs.python("-m", "tests.worker_kit.program", name="worker", env=env)
 

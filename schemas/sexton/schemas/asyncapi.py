@@ -23,6 +23,7 @@ from sexton.schemas.rpc import Verb
 HOLDERS: Final = "holders"
 WORKERS: Final = "workers"
 OPERATORS: Final = "operators"
+PAGERS: Final = "pagers"
 
 PUBLISH: Final = "x-sexton-publish"
 """On a channel: who may publish to it. A server's permissions should say the same."""
@@ -58,6 +59,7 @@ _PARAMETERS: Final = {
     "partition": "A number from 0; the server computes it from the context.",
     "kind": "The kind of command.",
     "stream": "The stream that the message was taken from.",
+    "fingerprint": "The hex digits of the incident's fingerprint.",
 }
 
 
@@ -235,11 +237,11 @@ def _internal() -> Iterator[_Channel]:
     yield _Channel(
         "failure",
         _address(subjects.failure("context_id")),
-        "Hard failures: proven loss or damage of verbatim bytes.",
-        f"Stored in `{subjects.STREAM_FAILURES}`. The pager's queue.",
+        "Hard failures: proven loss or damage of bytes, a collection that is stuck, and the end of each.",
+        f"Stored in `{subjects.STREAM_FAILURES}`. The pager's queue; workers listen, to know what is open.",
         ("hard_failure_record",),
         publish=(WORKERS,),
-        subscribe=(WORKERS,),
+        subscribe=(WORKERS, PAGERS),
         actions=("send", "receive"),
     )
     yield _Channel(
@@ -250,8 +252,18 @@ def _internal() -> Iterator[_Channel]:
         f"`{DEAD_LETTER_HEADER}` says what became of it.",
         ("dead_letter",),
         publish=(WORKERS,),
-        subscribe=(OPERATORS,),
+        subscribe=(OPERATORS, PAGERS),
         actions=("send",),
+    )
+    yield _Channel(
+        "incident",
+        _address(subjects.incident("sha256:fingerprint")),
+        "Incidents: what a pager knows of each failure, and whom it has told.",
+        f"Stored in `{subjects.STREAM_INCIDENTS}`, the latest of each. A change is one publish with "
+        "`Nats-Expected-Last-Subject-Sequence`.",
+        ("incident",),
+        publish=(PAGERS,),
+        subscribe=(PAGERS,),
     )
 
 

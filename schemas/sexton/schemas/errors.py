@@ -63,7 +63,9 @@ class PayloadTooLarge(InvalidInput):
 class BoundaryError(InvalidInput):
     """An offset or length lies outside the span or inside a character.
 
-    `nearest` is a pair of byte offsets: the closest cuts that are character boundaries, inside the span.
+    `nearest` is a pair of byte offsets: the whole characters around what was asked for, as far as they lie in
+    the span. Whoever refused by the span's size alone, without its bytes, knows no characters: then the pair
+    is only inside the span.
     """
 
     code = "boundary"

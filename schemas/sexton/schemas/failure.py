@@ -1,4 +1,4 @@
-"""Hard failures: proven loss or damage of committed bytes, or a collection that is stuck. What a pager acts on."""
+"""Hard failures: proven loss or damage of bytes, or a collection that is stuck. What a pager acts on."""
 
 from enum import StrEnum
 
@@ -31,7 +31,8 @@ class HardFailureRecord(Message):
 
     fingerprint: Digest
     """Digest of reason, context, span, version and hash: what makes two observations the same incident."""
-    kind: FailureKind = FailureKind.OBSERVED
+    kind: FailureKind | None = None
+    """None: `observed`."""
     reason: FailureReason
     context_id: ContextId
     span_id: SpanId
@@ -45,5 +46,5 @@ class HardFailureRecord(Message):
     found_size_bytes: Count | None = None
     component: str
     """Who noticed, such as `worker.fetch`."""
-    observations: Ordinal = 1
-    """How often it was noticed since the last record: who notices the same again and again tells of it in one."""
+    observations: Ordinal | None = None
+    """How often it was noticed since the last record, if more than once: repeats that come soon share one."""

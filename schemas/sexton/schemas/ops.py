@@ -58,7 +58,9 @@ class TombstoneInfo(Identity):
     marked_for_ms: Count | None = None
     """How long its mark has stood, by the registry's clock."""
     pins: Items[PinInfo] = ()
-    """Who holds it."""
+    """Who holds it; of very many, the first ones."""
+    pin_count: Count = 0
+    """How many hold it."""
 
 
 class TombstonesPart(ReplyPart):

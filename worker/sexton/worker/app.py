@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
@@ -35,6 +36,7 @@ from sexton.worker.commands import CommandHandler
 from sexton.worker.commit import Committer
 from sexton.worker.contexts import Contexts
 from sexton.worker.delivery import Delivery
+from sexton.worker.failures import FailureReports, FailureStream
 from sexton.worker.fetch import Fetcher
 from sexton.worker.holdings import Holdings
 from sexton.worker.leases import Leases
@@ -46,12 +48,15 @@ from sexton.worker.provision import (
     SUMMARISE_DURABLE,
     ProvisionError,
     check_payload,
+    consumers,
     partition_durable,
     provision,
+    streams,
 )
 from sexton.worker.replies import reply
 from sexton.worker.rpc import RpcService
 from sexton.worker.settings import WorkerSettings
+from sexton.worker.stuck import StuckWatch
 from sexton.worker.summarise import SummariseStage
 from sexton.worker.sweeper import Sweeper
 from sexton.worker.verify import Verifier
@@ -78,6 +83,9 @@ class Worker:
         self._client = HardenedClient()
         self._application: FastStream | None = None
         self._to_provision = asyncio.Event()
+        self._provisioned = {stream.name for stream in streams(settings)} | {
+            f"{stream}.{consumer.durable_name}" for stream, consumer in consumers(settings)
+        }
 
     async def prepare(self) -> None:
         """Connects, provisions, and puts the parts together. Nothing is taken yet.
@@ -95,6 +103,8 @@ class Worker:
         await self._client.subscribe(subjects.EPOCHS, cb=self._on_bump)
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
         await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)
+        await self._client.subscribe(subjects.FAILURES, cb=self._failures.on_record)
+        self._spawn(self._failures.load())
         self._spawn(self._keep_provisioned())
 
     async def listen(self) -> None:
@@ -105,9 +115,13 @@ class Worker:
 
     async def close(self) -> None:
         """Lets go of everything, once the broker has finished what was in flight."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "_failures"):
+            await self._failures.drain(self.settings.io_timeout_s)
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            # Again, if need be: Python 3.11's `wait_for` loses a cancellation that comes with its answer.
+            await asyncio.wait(self._tasks, timeout=_CANCEL_AGAIN_S)
         await self._stack.aclose()
         log.info("worker.stopped")
 
@@ -179,7 +193,19 @@ class Worker:
             snapshot_every=settings.snapshot_every,
             spawn=self._spawn,
         )
-        fetcher = Fetcher(self._contexts, cold, hot, budget_s=settings.fetch_budget_s)
+        self._failures = FailureReports(
+            FailureStream(self._client, settings.io_timeout_s),
+            cold,
+            every_s=settings.failure_repeat_s,
+            attempts=settings.failure_attempts,
+            delay_s=settings.retry_delay_s,
+            delay_max_s=settings.retry_delay_max_s,
+            spawn=self._spawn,
+            new_id=_new_id,
+        )
+        fetcher = Fetcher(
+            self._contexts, cold, hot, budget_s=settings.fetch_budget_s, failures=self._failures
+        )
         stage = SummariseStage(
             self._contexts,
             fetcher,
@@ -216,7 +242,7 @@ class Worker:
             ),
             new_attempt=_new_id,
         )
-        self._ops = OpsService(registry, collector, Verifier(self._contexts, cold))
+        self._ops = OpsService(registry, collector, Verifier(self._contexts, cold, self._failures))
         self._orphans = OrphanSweep(
             cold,
             self._contexts,
@@ -230,6 +256,9 @@ class Worker:
             interval_s=settings.sweep_interval_s,
             lock_s=_SWEEP_LOCK_S,
             new_token=_new_id,
+            stuck=StuckWatch(
+                self._contexts, self._failures, after_s=settings.stuck_after_s, clock=time.monotonic
+            ),
         )
         self._subscribe()
 
@@ -319,8 +348,11 @@ class Worker:
         self._contexts.on_broadcast(context_id, sequence, previous, raw.data)
 
     async def _on_deleted(self, raw: Any) -> None:
-        log.error("worker.deleted", subject=raw.subject)
-        if raw.subject.endswith(f".{subjects.STREAM_LOG}"):
+        name = raw.subject.split(".DELETED.")[-1]
+        if name not in self._provisioned:
+            return
+        log.error("worker.deleted", name=name)
+        if name == subjects.STREAM_LOG:
             # What was committed there counts no more. Whether there is to be a new log is for an operator
             # to say: until then, commands wait.
             self._contexts.forget_all()
@@ -333,6 +365,7 @@ class Worker:
         if hasattr(self, "_contexts"):
             self._contexts.forget_all()
             self._to_provision.set()
+            self._spawn(self._failures.load())
 
     async def _provision(self) -> None:
         await provision(self._client.jetstream(timeout=self.settings.io_timeout_s), self.settings)
@@ -376,6 +409,7 @@ _CONSUMER_DELETED: Final = "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*"
 _STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
 _SEQUENCES: Final = ("Nats-Sequence", "Nats-Last-Sequence")
 _SHOWN: Final = 80
+_CANCEL_AGAIN_S: Final = 0.2
 
 
 def _connection(settings: WorkerSettings) -> dict[str, Any]:

@@ -101,16 +101,19 @@ class Collector:
         """
         known = await self._contexts.refresh(context_id)
         report = SweepReport(context_id)
-        for versions in _batches(known.tree):
-            judged = await self._judged(known.tree, versions, mark=True)
-            report.stones += judged
-            await self._call_off_left_over(context_id, _stepping(judged, Step.CALL_OFF), report)
-            await self._finish(context_id, _stepping(judged, Step.FINISH), report)
-            await self._collect(context_id, judged, report)
-        metrics.SWEEPS.inc()
-        metrics.COLLECTED.inc(report.collected)
-        metrics.FREED_BYTES.inc(report.freed_bytes)
-        metrics.CALLED_OFF.inc(report.called_off)
+        try:
+            for versions in _batches(known.tree):
+                judged = await self._judged(known.tree, versions, mark=True)
+                report.stones += judged
+                await self._call_off_left_over(context_id, _stepping(judged, Step.CALL_OFF), report)
+                await self._finish(context_id, _stepping(judged, Step.FINISH), report)
+                await self._collect(context_id, judged, report)
+        finally:
+            # What was collected before a fault counts too: no later sweep comes upon it again.
+            metrics.SWEEPS.inc()
+            metrics.COLLECTED.inc(report.collected)
+            metrics.FREED_BYTES.inc(report.freed_bytes)
+            metrics.CALLED_OFF.inc(report.called_off)
         if report.collected or report.called_off:
             log.info(
                 "collect.swept",

@@ -124,6 +124,10 @@ class Contexts:
 
     def committed(self, before: Known, record: AnyRecord, data: bytes, sequence: int) -> Known:
         """Takes in a record that this process has committed on `before`."""
+        cached = self._cached.get(before.tree.context_id)
+        if cached is not None and cached.known.sequence == sequence:
+            # The broadcast was quicker than the answer.
+            return cached.known
         known = Known(apply(before.tree, record), sequence)
         self._keep(known, [(record.revision, data)])
         return known

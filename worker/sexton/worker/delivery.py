@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import nats.errors
 import structlog
@@ -25,7 +25,6 @@ from sexton.schemas import subjects
 from sexton.schemas.dead import DEAD_LETTER_HEADER, DeadLetter
 from sexton.schemas.errors import PeerError, SextonError, TransientError, UnsupportedSchema
 from sexton.worker import metrics
-from sexton.worker.settings import WorkerSettings
 
 log: Final = structlog.get_logger("sexton.delivery")
 
@@ -34,10 +33,26 @@ _MAX_MESSAGE_CHARACTERS: Final = 1000
 """Of a reason. The letter and the original must fit into one message together."""
 
 
+class DeliverySettings(Protocol):
+    """What delivery takes from a program's settings; see `WorkerSettings` for what each is."""
+
+    @property
+    def ack_wait_s(self) -> float: ...  # noqa: D102
+
+    @property
+    def max_deliveries(self) -> int: ...  # noqa: D102
+
+    @property
+    def retry_delay_s(self) -> float: ...  # noqa: D102
+
+    @property
+    def retry_delay_max_s(self) -> float: ...  # noqa: D102
+
+
 class Delivery:
     """The rules of delivery, for all messages that come from a stream."""
 
-    def __init__(self, settings: WorkerSettings, dead_letters: Callable[[], JetStreamContext]) -> None:
+    def __init__(self, settings: DeliverySettings, dead_letters: Callable[[], JetStreamContext]) -> None:
         self._settings = settings
         self._js = dead_letters
 

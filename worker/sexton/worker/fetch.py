@@ -11,12 +11,20 @@ import structlog
 
 from sexton.core.check import Action, Verdict, accept, check, diagnose
 from sexton.core.tree import ContextTree
-from sexton.schemas.errors import HardFailure, HashMismatch, SextonError, Unavailable
+from sexton.schemas.errors import (
+    HardFailure,
+    HashMismatch,
+    PointerResurrectionError,
+    SextonError,
+    Unavailable,
+)
+from sexton.schemas.failure import FailureReason
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import Answer, FetchRequest, Tier
 from sexton.schemas.span import Identity
 from sexton.worker import metrics
 from sexton.worker.contexts import Contexts
+from sexton.worker.failures import Failures, Unreported
 from sexton.worker.ports import ColdStore, HotStore
 
 log: Final = structlog.get_logger("sexton.fetch")
@@ -25,11 +33,20 @@ log: Final = structlog.get_logger("sexton.fetch")
 class Fetcher:
     """Resolves pointers against the worker's trees and stores."""
 
-    def __init__(self, contexts: Contexts, cold: ColdStore, hot: HotStore, *, budget_s: float) -> None:
+    def __init__(
+        self,
+        contexts: Contexts,
+        cold: ColdStore,
+        hot: HotStore,
+        *,
+        budget_s: float,
+        failures: Failures | None = None,
+    ) -> None:
         self._contexts = contexts
         self._cold = cold
         self._hot = hot
         self._budget_s = budget_s
+        self._failures = failures or Unreported()
 
     async def fetch(self, request: FetchRequest) -> tuple[Answer, bytes]:
         """The bytes of a pointer, with what they are.
@@ -100,9 +117,11 @@ class Fetcher:
                     log.info("fetch.hot_bytes_passed_over", span_id=target.span_id)
         try:
             data = await self._cold.read(context_id, target, pointer.offset, pointer.length)
-            return accept(verdict, data, Tier.COLD), data
+            answer = accept(verdict, data, Tier.COLD)
         except (HardFailure, HashMismatch) as e:
             raise await self._confirmed(context_id, verdict, target, e) from None
+        self._failures.served(context_id, target)
+        return answer, data
 
     async def _confirmed(
         self, context_id: str, verdict: Verdict, target: Identity, first: SextonError
@@ -117,6 +136,9 @@ class Fetcher:
         if isinstance(first, HardFailure) and not isinstance(second, HardFailure):
             return Unavailable("the store gave two different answers", operation="cold.read")
         if isinstance(second, HardFailure):
+            refusal = await self._refused_by_now(context_id, verdict)
+            if refusal is not None:
+                return refusal
             metrics.HARD_FAILURES.labels(second.code).inc()
             log.error(
                 "fetch.hard_failure",
@@ -125,7 +147,22 @@ class Fetcher:
                 span_id=target.span_id,
                 version=target.version,
             )
+            reason = FailureReason(second.code)
+            self._failures.observed(context_id, target, reason, component="worker.fetch", found=second.fields)
         return second
+
+    async def _refused_by_now(self, context_id: str, verdict: Verdict) -> SextonError | None:
+        """What the head of the log says against the pointer: bytes that were collected meanwhile are no loss.
+
+        A tree may lag behind a collector that has just deleted them.
+        """
+        _, pointer = verdict.granted()
+        known = await self._contexts.refresh(context_id)
+        try:
+            check(pointer, known.tree, accept_superseded=verdict.superseded).granted()
+        except PointerResurrectionError as e:
+            return e
+        return None
 
 
 def _checked(request: FetchRequest, tree: ContextTree) -> Verdict:

@@ -1,6 +1,6 @@
 """Answers to operators: who holds what, what waits for what, sweep now, verify."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from sexton.schemas.codec import decode
@@ -22,8 +22,8 @@ from sexton.worker.verify import Verifier
 
 T = TypeVar("T")
 
-_PER_PART: Final = 400
-"""At some 500 bytes each, a part stays below a message's limit."""
+_PER_PART: Final = 1000
+"""Pins and other entries. At some 500 bytes each at most, a part stays below a message's limit."""
 
 
 class OpsService:
@@ -58,7 +58,7 @@ class OpsService:
 def _told(report: SweepReport) -> Iterable[ReplyPart]:
     parts = [
         TombstonesPart(context_id=report.context_id, tombstones=batch)
-        for batch in _cut([_info(stone) for stone in report.stones])
+        for batch in _cut([_info(stone) for stone in report.stones], lambda info: 1 + len(info.pins))
     ]
     parts[-1] = parts[-1].model_copy(
         update={
@@ -75,6 +75,7 @@ def _info(report: StoneReport) -> TombstoneInfo:
     mark = seen.marks.get(report.version)
     current = mark is not None and mark.generation == seen.generation
     span_id, version = report.version
+    pins = seen.pins.get(report.version, ())
     return TombstoneInfo(
         **dict(stone.identity),
         state=stone.state,
@@ -90,14 +91,23 @@ def _info(report: StoneReport) -> TombstoneInfo:
                 holder_id=pin.holder_id,
                 held_for_ms=max(0, seen.now_ms - pin.since_ms),
             )
-            for pin in seen.pins.get(report.version, ())
+            for pin in pins[: _PER_PART - 1]
         ),
+        pin_count=len(pins),
     )
 
 
-def _cut(items: Sequence[T]) -> list[tuple[T, ...]]:
-    """At least one piece, so that an empty answer is an answer."""
-    return [tuple(items[start : start + _PER_PART]) for start in range(0, max(1, len(items)), _PER_PART)]
+def _cut(items: Iterable[T], weight: Callable[[T], int] = lambda _: 1) -> Iterator[tuple[T, ...]]:
+    """Pieces for one part each; at least one, so that an empty answer is an answer."""
+    piece: list[T] = []
+    total = 0
+    for item in items:
+        if piece and total + weight(item) > _PER_PART:
+            yield tuple(piece)
+            piece, total = [], 0
+        piece.append(item)
+        total += weight(item)
+    yield tuple(piece)
 
 
 def _numbered(parts: Iterable[Any]) -> Iterator[ReplyPart]:

@@ -5,7 +5,7 @@ meant is an error that names each difference, for its data may depend on how it 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import nats.errors
@@ -33,7 +33,9 @@ log: Final = structlog.get_logger("sexton.provision")
 SUMMARISE_DURABLE: Final = "summarise"
 
 _HEADER_ROOM_BYTES: Final = 16 * 1024
-_FAILURES_KEPT_S: Final = 90 * 24 * 3600
+FAILURES_KEPT_S: Final = 90 * 24 * 3600
+"""How long failures, dead letters and incidents are kept. An incident that lasts is written again with each
+page, so it stays."""
 _DEDUPLICATION_S: Final = 120
 _UNLIMITED: Final = -1
 
@@ -49,14 +51,35 @@ def partition_durable(partition: int) -> str:
     return f"commands-{partition:03d}"
 
 
+def failure_streams(replicas: int) -> list[StreamConfig]:
+    """The streams of what went wrong, as they are meant to be: what a pager needs."""
+    common = _common(replicas) | {"retention": RetentionPolicy.LIMITS, "max_age": FAILURES_KEPT_S}
+    return [
+        StreamConfig(
+            name=subjects.STREAM_FAILURES,
+            description="Hard failures and their ends: the pager's queue.",
+            subjects=[subjects.FAILURES],
+            **common,
+        ),
+        StreamConfig(
+            name=subjects.STREAM_DEAD,
+            description="Messages that no worker could handle, as they came.",
+            subjects=[subjects.DEAD_LETTERS],
+            **common,
+        ),
+        StreamConfig(
+            name=subjects.STREAM_INCIDENTS,
+            description="What the pager knows of each failure, and whom it has told: the latest of each.",
+            subjects=[subjects.INCIDENTS],
+            max_msgs_per_subject=1,
+            **common,
+        ),
+    ]
+
+
 def streams(settings: WorkerSettings) -> list[StreamConfig]:
     """All streams, as they are meant to be."""
-    common: dict[str, Any] = {
-        "storage": StorageType.FILE,
-        "num_replicas": settings.replicas,
-        "discard": DiscardPolicy.NEW,
-        "duplicate_window": _DEDUPLICATION_S,
-    }
+    common = _common(settings.replicas)
     return [
         StreamConfig(
             name=subjects.STREAM_LOG,
@@ -89,14 +112,7 @@ def streams(settings: WorkerSettings) -> list[StreamConfig]:
             retention=RetentionPolicy.WORK_QUEUE,
             **common,
         ),
-        StreamConfig(
-            name=subjects.STREAM_DEAD,
-            description="Messages that no worker could handle, as they came.",
-            subjects=[subjects.DEAD_LETTERS],
-            retention=RetentionPolicy.LIMITS,
-            max_age=_FAILURES_KEPT_S,
-            **common,
-        ),
+        *failure_streams(settings.replicas),
     ]
 
 
@@ -146,6 +162,15 @@ def check_payload(max_payload_bytes: int, settings: WorkerSettings) -> None:
 
 
 async def provision(js: JetStreamContext, settings: WorkerSettings) -> None:
+    """Makes what a worker needs and is missing, and checks what is there. Raises as `ensure`."""
+    await ensure(js, streams(settings), consumers(settings))
+
+
+async def ensure(
+    js: JetStreamContext,
+    streams: Iterable[StreamConfig],
+    consumers: Iterable[tuple[str, ConsumerConfig]],
+) -> None:
     """Makes what is missing, and checks what is there.
 
     Raises:
@@ -153,9 +178,9 @@ async def provision(js: JetStreamContext, settings: WorkerSettings) -> None:
         Unavailable: JetStream did not answer, or is not enabled.
     """
     try:
-        for stream in streams(settings):
+        for stream in streams:
             await _stream(js, stream)
-        for stream_name, consumer in consumers(settings):
+        for stream_name, consumer in consumers:
             await _consumer(js, stream_name, consumer)
     except nats.js.errors.APIError as e:
         raise Unavailable(f"JetStream refused: {e.description or e}", operation="provision") from e
@@ -190,7 +215,7 @@ async def _stream(js: JetStreamContext, meant: StreamConfig) -> None:
         # Each of these could drop what was accepted, silently.
         "discard": meant.discard,
         "max_age": meant.max_age or 0,
-        "max_msgs_per_subject": _UNLIMITED,
+        "max_msgs_per_subject": meant.max_msgs_per_subject or _UNLIMITED,
         "deny_delete": bool(meant.deny_delete),
     }
     actual = {
@@ -234,6 +259,15 @@ def _compare(what: str, wanted: dict[str, Any], actual: dict[str, Any]) -> None:
             "it holds nothing of value, delete it and start again.",
             differences=differences,
         )
+
+
+def _common(replicas: int) -> dict[str, Any]:
+    return {
+        "storage": StorageType.FILE,
+        "num_replicas": replicas,
+        "discard": DiscardPolicy.NEW,
+        "duplicate_window": _DEDUPLICATION_S,
+    }
 
 
 def _shown(value: RePublish | SubjectTransform | None) -> tuple[str | None, str | None] | None:

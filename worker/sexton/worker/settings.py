@@ -71,6 +71,13 @@ class WorkerSettings(BaseSettings):
     """Between two sweeps for bytes that no record names."""
     orphan_min_age_s: Annotated[float, Field(ge=0)] = 24 * 3600.0
     """Younger bytes may belong to a commit that is under way. Far above any commit's time."""
+    stuck_after_s: Annotated[float, Field(gt=0)] = 3600.0
+    """A collection that was announced and is not done after so long is reported as a failure."""
+
+    failure_repeat_s: Annotated[float, Field(gt=0)] = 10.0
+    """Between two records of the same hard failure; what is noticed meanwhile is counted."""
+    failure_attempts: Annotated[int, Field(ge=1)] = 20
+    """Tries to record a hard failure before it is left to the log."""
 
     summariser: str = "extractive"
     """`extractive`, or `command:PROGRAM ARGS`: reads the sources on stdin, writes the summary to stdout."""

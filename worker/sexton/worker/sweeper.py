@@ -17,6 +17,7 @@ from sexton.worker.collect import Collector
 from sexton.worker.orphans import OrphanSweep
 from sexton.worker.ports import Log, SweepIndex
 from sexton.worker.shards import ORPHAN_LANE, SHARDS
+from sexton.worker.stuck import StuckWatch
 
 log: Final = structlog.get_logger("sexton.sweeper")
 
@@ -35,6 +36,7 @@ class Sweeper:
         interval_s: float,
         lock_s: float,
         new_token: Callable[[], str],
+        stuck: StuckWatch | None = None,
     ) -> None:
         self._index = index
         self._log = log_store
@@ -42,12 +44,13 @@ class Sweeper:
         self._interval_s = interval_s
         self._lock_s = lock_s
         self._token = new_token()
+        self._stuck = stuck
         self._waiting = 0
         """Tombstones left where they were, in this turn."""
 
     async def run(self) -> None:
         """Sweeps until it is cancelled. A fault is logged, and the next turn begins anew."""
-        while True:
+        while not _cancelled():
             await asyncio.sleep(self._interval_s)
             try:
                 await self.turn()
@@ -58,7 +61,7 @@ class Sweeper:
 
     async def run_orphans(self, sweep: OrphanSweep, interval_s: float) -> None:
         """Sweeps for orphans, rarely, one worker at a time, until it is cancelled."""
-        while True:
+        while not _cancelled():
             await asyncio.sleep(interval_s)
             try:
                 if await self._index.lock(ORPHAN_LANE, self._token, interval_s / 2):
@@ -104,6 +107,8 @@ class Sweeper:
             log.warning("sweeper.context_failed", context_id=context_id, reason=e.message)
         except Exception:
             log.exception("sweeper.context_failed", context_id=context_id)
+        if self._stuck is not None:
+            await self._stuck.look(context_id)
         if waiting:
             # To the end of the line: contexts whose tombstones stay must not starve the others.
             await self._index.note([context_id])
@@ -118,3 +123,11 @@ class Sweeper:
             count += len(batch)
         await self._index.set_complete()
         log.info("sweeper.index_rebuilt", contexts=count)
+
+
+def _cancelled() -> bool:
+    """Whether this task was told to end: a library below may have swallowed that, as `asyncio.wait_for` of
+    Python 3.11 does when what it waits for comes at the same moment.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

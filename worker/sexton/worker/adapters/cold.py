@@ -30,6 +30,7 @@ _UPPER: Final = re.compile("[A-Z]")
 _FOLDED: Final = re.compile("=([a-z])")
 _BLOBS: Final = "blobs"
 _CLAIMS: Final = "claims"
+_PARALLEL_DELETES: Final = 16
 _CHUNK: Final = re.compile("sha256-[0-9a-f]{64}/[0-9]+")
 _LAST: Final = re.compile("([0-9]+)-(sha256(?:-l[1-7])?)-([0-9a-f]{64})")
 
@@ -150,11 +151,14 @@ class ObjectColdStore:
 
     async def delete_chunks(self, context_id: str, digest: str, chunks: int) -> None:
         """See `ColdStore.delete_chunks`."""
+        # One by one: a bulk delete ends at the first key that is not there, on some stores.
         keys = [_chunk_key(context_id, digest, index) for index in range(chunks)]
-        try:
-            await self._within("cold.delete_chunks", obstore.delete_async(self._store, keys))
-        except _MissingError:
-            return
+        for start in range(0, len(keys), _PARALLEL_DELETES):
+            batch = keys[start : start + _PARALLEL_DELETES]
+            results = await asyncio.gather(*(self.delete_key(key) for key in batch), return_exceptions=True)
+            for error in results:
+                if error is not None:
+                    raise error
 
     async def _bytes(self, what: str, key: str) -> bytes | None:
         async def get() -> bytes:

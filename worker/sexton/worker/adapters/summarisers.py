@@ -108,13 +108,13 @@ async def _end(process: Process) -> None:
     """Kills the program with all that it has started, and lets go of its pipe."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
     assert process.stdout is not None  # noqa: S101 - a pipe, as asked for
-    # What it wrote and nobody has read would keep the pipe open.
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_S):
+            # What it wrote and nobody has read keeps the pipe open, and that keeps `wait` from coming back.
             while await process.stdout.read(_READ_BYTES):
                 pass
+            await process.wait()
 
 
 def _beginning(source: str, room: int) -> str:

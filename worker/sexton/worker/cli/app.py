@@ -7,7 +7,7 @@ from typing import Annotated, Final, cast
 import typer
 from typer.main import get_command
 
-from sexton.worker.cli import change, demo, held, ingest, read, serve, tree, watch
+from sexton.worker.cli import change, demo, failures, held, ingest, pager, read, serve, tree, watch
 from sexton.worker.cli.client import client_command
 from sexton.worker.cli.codes import ExitCode, epilog
 from sexton.worker.cli.output import Output
@@ -29,6 +29,7 @@ app: Final = typer.Typer(
 
 app.command()(serve.up)
 app.command()(serve.worker)
+app.command()(pager.pager)
 app.command()(client_command(ingest.ingest))
 app.command()(client_command(change.compact))
 app.command()(client_command(change.rewrite))
@@ -42,6 +43,7 @@ app.command()(client_command(held.pins))
 app.command()(client_command(held.tombstones))
 app.command()(client_command(held.gc))
 app.command()(client_command(held.verify))
+app.command()(client_command(failures.failures, with_context=False))
 app.command()(demo.demo)
 
 

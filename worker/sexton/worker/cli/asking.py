@@ -1,9 +1,12 @@
 """How the commands for operators ask the service: one request, a reply in parts."""
 
-from typing import Final, TypeVar
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Self, TypeVar
 
-import nats
 import nats.errors
+from nats.aio.client import Client
 
 from sexton.schemas import subjects
 from sexton.schemas.codec import decode
@@ -15,39 +18,94 @@ from sexton.schemas.wire_errors import error_from
 P = TypeVar("P", bound=ReplyPart)
 
 SILENCE_S: Final = 30.0
-"""The longest wait for the next part: a sweep or a check of many bytes takes its time."""
+"""The longest wait for the next part of a reply."""
+SWEEP_SILENCE_S: Final = 300.0
+"""The same for a sweep: it answers when it is done, and it may have many bytes to delete."""
+_CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 2.0
 
 
-async def ask(nats_url: str, verb: OpsVerb, request: OpsRequest, model: type[P]) -> list[P]:
-    """All parts of one reply.
+class Operator:
+    """Asks as an operator, over a connection of its own. Holders have no rights on these subjects."""
 
-    Raises:
-        Unavailable: NATS cannot be reached, no worker serves it, or the reply stays away.
-        PeerError: a reply that breaks the contract.
-        SextonError: whatever the service says is wrong.
-    """
-    try:
-        client = await nats.connect(nats_url, name="sexton-operator", allow_reconnect=False)
-    except (nats.errors.Error, OSError, TimeoutError) as e:
-        raise Unavailable(f"NATS cannot be reached: {type(e).__name__}") from e
-    parts: list[P] = []
-    try:
-        inbox = client.new_inbox()
-        replies = await client.subscribe(inbox)
-        await client.publish(subjects.ops(request.context_id, verb), request.wire(), reply=inbox)
-        while not parts or not parts[-1].last:
-            message = await replies.next_msg(SILENCE_S)
-            if (message.headers or {}).get("Status") == "503":
-                raise Unavailable("no worker is there to answer")
-            part = _part(model, message.data)
-            if part.index != len(parts):
-                raise PeerError(f"part {len(parts)} of the reply is missing")
-            parts.append(part)
-    except (TimeoutError, nats.errors.Error) as e:
-        raise Unavailable(f"no answer to {verb.value}: {type(e).__name__}") from e
-    finally:
-        await client.close()
-    return parts
+    def __init__(self, nats_url: str) -> None:
+        self._nats_url = nats_url
+        self._client = Client()
+        self._last_error = "none"
+
+    async def __aenter__(self) -> Self:
+        """Connects. Raises `Unavailable`."""
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await self._client.connect(
+                    self._nats_url, name="sexton-operator", error_cb=self._heard, **_OPTIONS
+                )
+        except (nats.errors.Error, OSError, TimeoutError) as e:
+            await self._end()
+            raise Unavailable(f"no connection to NATS; last error: {self._last_error}") from e
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    async def ask(
+        self, verb: OpsVerb, request: OpsRequest, model: type[P], *, silence_s: float = SILENCE_S
+    ) -> list[P]:
+        """All parts of one reply.
+
+        Raises:
+            Unavailable: no worker serves this, or the reply stays away.
+            PeerError: a reply that breaks the contract.
+            SextonError: whatever the service says is wrong.
+        """
+        parts: list[P] = []
+        try:
+            inbox = self._client.new_inbox()
+            replies = await self._client.subscribe(inbox)
+            try:
+                await self._client.publish(
+                    subjects.ops(request.context_id, verb), request.wire(), reply=inbox
+                )
+                while not parts or not parts[-1].last:
+                    message = await replies.next_msg(silence_s)
+                    if (message.headers or {}).get("Status") == _NO_RESPONDERS:
+                        raise Unavailable(f"no worker is there to answer {verb.value}")
+                    part = _part(model, message.data)
+                    if part.index != len(parts):
+                        raise PeerError(f"part {len(parts)} of the reply to {verb.value} is missing")
+                    parts.append(part)
+            finally:
+                if self._client.is_connected:
+                    await replies.unsubscribe()
+        except nats.errors.TimeoutError as e:
+            raise Unavailable(
+                f"no answer to {verb.value} within {silence_s:g} s; it may still be under way"
+            ) from e
+        except nats.errors.Error as e:
+            raise Unavailable(f"no answer to {verb.value}: {type(e).__name__}") from e
+        return parts
+
+    async def _heard(self, error: Exception) -> None:
+        """nats-py logs errors unless somebody takes them. They are told where they are waited for."""
+        self._last_error = type(error).__name__
+
+    async def _end(self) -> None:
+        """Closes, within a bound: a frozen server must not hold up the program's end."""
+        with suppress(TimeoutError, OSError, nats.errors.Error):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._client.close()
+
+
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "allow_reconnect": False,
+    # A first connection is tried again and again all the same, without end if this is zero.
+    "max_reconnect_attempts": 1,
+    "reconnect_time_wait": 0.1,
+}
+_NO_RESPONDERS: Final = "503"
 
 
 def _part(model: type[P], data: bytes) -> P:

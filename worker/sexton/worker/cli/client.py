@@ -6,12 +6,14 @@ import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Concatenate, Final
+from urllib.parse import urlsplit
 
 import typer
 
 from sexton.holder import Context, Holder, HolderSettings
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import InvalidInput, Unavailable
 from sexton.schemas.ids import token
+from sexton.worker.cli.asking import Operator
 from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import configure_logs, exit_code, run_async
 
@@ -42,9 +44,10 @@ class Client:
     def __init__(self, out: Output, nats_url: str, context_id: str) -> None:
         self.out = out
         self.context_id = context_id
-        self.nats_url = nats_url
+        self.nats_url = _address(nats_url)
         self._stack = AsyncExitStack()
         self._holder: Holder | None = None
+        self._operator: Operator | None = None
 
     async def open(self, context_id: str | None = None) -> Context:
         """Follows a context; without an id the one of `--context`."""
@@ -56,9 +59,32 @@ class Client:
             self._holder = await self._stack.enter_async_context(connecting)
         return await self._holder.open(wanted)
 
+    async def operator(self) -> Operator:
+        """Who asks what only operators may. Raises `Unavailable`."""
+        if self._operator is None:
+            self._operator = await self._stack.enter_async_context(Operator(self.nats_url))
+        return self._operator
+
     async def close(self) -> None:
         """Lets go of everything."""
         await self._stack.aclose()
+
+
+def _address(url: str) -> str:
+    """The address of NATS. Raises `InvalidInput` if it is none, without repeating a password in it."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        known = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        known = False
+    if not known:
+        raise InvalidInput(
+            "--nats is not the address of a NATS server, such as nats://HOST:PORT", field="nats"
+        )
+    return url
+
+
+_SCHEMES: Final = frozenset({"nats", "tls", "ws", "wss"})
 
 
 def client_command(

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import ValidationError
+from pydantic_settings import BaseSettings
 
 from sexton.schemas.errors import InvalidInput
 from sexton.worker import logs
@@ -17,6 +18,8 @@ from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import Interrupted, configure_logs, exit_code, run_async
 from sexton.worker.embedded import EmbeddedServers, PortTaken
 from sexton.worker.settings import WorkerSettings
+
+S = TypeVar("S", bound=BaseSettings)
 
 _USUAL_PORT: Final = 4222
 """Where clients look for NATS if nobody tells them."""
@@ -62,14 +65,16 @@ def up(
                 "redis_url": servers.redis_url,
                 "cold_url": cold_url or (folder / "cold").as_uri(),
             }
-            settings = _settings(**given, **({} if partitions is None else {"partitions": partitions}))
+            settings = read_settings(
+                WorkerSettings, **given, **({} if partitions is None else {"partitions": partitions})
+            )
             from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
 
             async with Worker(settings):
                 _announce(out, folder, servers)
                 await servers.watch()
 
-    raise typer.Exit(exit_code(out, lambda: _until_told(lambda: run_async(serve))))
+    raise typer.Exit(exit_code(out, lambda: until_told(lambda: run_async(serve))))
 
 
 def worker(json: JsonOption = False) -> None:
@@ -83,13 +88,13 @@ def worker(json: JsonOption = False) -> None:
     out = Output(as_json=json)
 
     def run() -> None:
-        settings = _settings()
+        settings = read_settings(WorkerSettings)
         logs.configure(settings.log_level, json=settings.log_json)
         from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
 
         asyncio.run(Worker(settings).application().run())
 
-    raise typer.Exit(exit_code(out, lambda: _until_told(run)))
+    raise typer.Exit(exit_code(out, lambda: until_told(run)))
 
 
 @contextlib.asynccontextmanager
@@ -122,10 +127,10 @@ def _announce(out: Output, folder: Path, servers: EmbeddedServers) -> None:
         out.say(f"ready, with the data in {folder}; Ctrl-C ends it")
 
 
-def _settings(**given: Any) -> WorkerSettings:
-    """The worker's settings. Raises `InvalidInput` that names the variables or options that cannot be."""
+def read_settings(model: type[S], **given: Any) -> S:
+    """A program's settings. Raises `InvalidInput` that names the variables or options that cannot be."""
     try:
-        return WorkerSettings(**given)
+        return model(**given)
     except ValidationError as error:
         problems = "; ".join(
             f"SEXTON_{'.'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
@@ -134,7 +139,7 @@ def _settings(**given: Any) -> WorkerSettings:
         raise InvalidInput(f"settings: {problems}") from None
 
 
-def _until_told(serve: Callable[[], None]) -> ExitCode:
+def until_told(serve: Callable[[], None]) -> ExitCode:
     """Runs a program whose end by a signal is its proper end."""
     with contextlib.suppress(Interrupted, KeyboardInterrupt):
         serve()

@@ -17,8 +17,9 @@ from nats.aio.client import Client
 from pydantic import BaseModel
 
 from sexton.schemas.errors import Unavailable
+from sexton.worker.demo.pace import WORKER, within
 from sexton.worker.demo.talk import Ask, Done, Verb, ask
-from sexton.worker.embedded import ChildProcess, EmbeddedServers, ServerExited, ServerNotReady
+from sexton.worker.embedded import ChildProcess, EmbeddedServers, ServerExited
 from sexton.worker.embedded.child import tail
 
 A = TypeVar("A", bound=BaseModel)
@@ -27,6 +28,7 @@ HOLDERS: Final = ("ada", "ben")
 _READY_S: Final = 30.0
 _POLL_S: Final = 0.05
 _GRACE_S: Final = 10.0
+_CLOSE_S: Final = 2.0
 
 
 class Cast:
@@ -34,6 +36,8 @@ class Cast:
 
     def __init__(self, folder: Path, context_id: str) -> None:
         self.servers = EmbeddedServers(folder / "servers")
+        self.cold = (folder / "cold").resolve()
+        """The folder that holds the bytes."""
         self._folder = folder
         self._context_id = context_id
         self._children: dict[str, ChildProcess] = {}
@@ -47,21 +51,22 @@ class Cast:
             for name in HOLDERS:
                 program = ["sexton.worker.demo.holder", name, self.servers.nats_url, self._context_id]
                 self._spawn(name, program)
-            self._client = await nats.connect(self.servers.nats_url, name="demo")
-            async with asyncio.timeout(_READY_S):
-                for name in HOLDERS:
+            # nats-py tries a first connection for two minutes.
+            async with within(_READY_S, "a connection to its NATS"):
+                self._client = await nats.connect(self.servers.nats_url, name="demo")
+            for name in HOLDERS:
+                async with within(_READY_S, f"{name} to follow the context"):
                     await self._until_it_answers(name)
-        except BaseException as error:
+        except BaseException:
             await self.__aexit__()
-            if isinstance(error, TimeoutError):
-                raise ServerNotReady(f"not all were ready within {_READY_S:g} s", server="demo") from error
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._client is not None:
-            with suppress(nats.errors.Error, OSError):  # the server may be gone, which is told elsewhere
-                await self._client.close()
+            with suppress(nats.errors.Error, OSError, TimeoutError):  # the server may be gone: told elsewhere
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._client.close()
         # The holders first, so that they do not lose what they follow.
         for names in (HOLDERS, ("worker",)):
             ending = [child.stop(grace_s=_GRACE_S) for name in names if (child := self._children.get(name))]
@@ -92,7 +97,8 @@ class Cast:
             **kept,
             "SEXTON_NATS_URL": self.servers.nats_url,
             "SEXTON_REDIS_URL": self.servers.redis_url,
-            "SEXTON_COLD_URL": (self._folder / "cold").resolve().as_uri(),
+            "SEXTON_COLD_URL": self.cold.as_uri(),
+            **WORKER,
         }
 
     async def _until_it_answers(self, name: str) -> None:

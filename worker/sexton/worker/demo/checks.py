@@ -36,7 +36,7 @@ class Check:
     detail: str = ""
 
 
-def _all_of(name: str, wrong: Sequence[str], count: int, detail: str = "") -> Check:
+def all_of(name: str, wrong: Sequence[str], count: int, detail: str = "") -> Check:
     """Holds if there was something to look at and nothing of it was wrong."""
     shown = ", ".join(wrong[:3]) + (" …" if len(wrong) > 3 else "")  # noqa: PLR2004
     return Check(
@@ -49,7 +49,7 @@ def rows_are_leaves(span_ids: Sequence[str], tree: ContextTree) -> Check:
     leaves = {span_id for span_id, node in tree.nodes.items() if node.level.verbatim}
     wrong = [span_id for span_id in span_ids if span_id not in leaves]
     wrong += sorted(leaves - set(span_ids))
-    return _all_of("rows that are leaves", wrong, len(span_ids))
+    return all_of("rows that are leaves", wrong, len(span_ids))
 
 
 def leaves_have_pointers(span_ids: Sequence[str], pointers: Sequence[Pointer]) -> Check:
@@ -61,7 +61,7 @@ def leaves_have_pointers(span_ids: Sequence[str], pointers: Sequence[Pointer]) -
     ]
     if len(pointers) != len(span_ids):
         wrong.append(f"{len(pointers)} pointers for {len(span_ids)} leaves")
-    return _all_of("leaves with a pointer", wrong, len(span_ids), "minted at epoch 0")
+    return all_of("leaves with a pointer", wrong, len(span_ids), "minted at epoch 0")
 
 
 def compacted_deep_enough(
@@ -113,19 +113,23 @@ def quotes_are_exact(
         wrong.append(f"the rows are {position} bytes of {len(file)}")
     if next(given, None) is not None:
         wrong.append("more quotes than rows")
-    return _all_of(f"{who}: quotes exact to the byte", wrong, looked_at, _tiers(quotes))
+    return all_of(f"{who}: quotes exact to the byte", wrong, looked_at, _tiers(quotes))
 
 
-def changed_are_refused(who: str, quotes: Sequence[Quote], rewritten: str, pruned: str) -> Check:
+def changed_are_refused(
+    who: str, quotes: Sequence[Quote], rewritten: Sequence[str], pruned: Sequence[str]
+) -> Check:
     """Old pointers to what was rewritten or pruned raise, each its own error, and give no bytes."""
-    wanted = {rewritten: StaleSpanError.code, pruned: Unreachable.code}
+    wanted = {**dict.fromkeys(rewritten, StaleSpanError.code), **dict.fromkeys(pruned, Unreachable.code)}
     errors = {
         quote.span_id: quote.error for quote in quotes if quote.span_id in wanted and quote.data is None
     }
     wrong = [
         f"{span_id}: {errors.get(span_id)}" for span_id, code in wanted.items() if errors.get(span_id) != code
     ]
-    return _all_of(f"{who}: changed spans refused", wrong, len(wanted), ", ".join(wanted.values()))
+    return all_of(
+        f"{who}: changed spans refused", wrong, len(wanted), ", ".join(dict.fromkeys(wanted.values()))
+    )
 
 
 def no_summary_for_a_leaf(quotes: Iterable[Quote]) -> Check:
@@ -134,7 +138,7 @@ def no_summary_for_a_leaf(quotes: Iterable[Quote]) -> Check:
     wrong = [
         quote.span_id for quote in answered if not quote.verbatim or quote.level is not Level.L0_VERBATIM
     ]
-    return _all_of("leaves given, never a summary", wrong, len(answered))
+    return all_of("leaves given, never a summary", wrong, len(answered))
 
 
 def summaries_say_so(quotes: Sequence[Quote]) -> Check:
@@ -144,7 +148,7 @@ def summaries_say_so(quotes: Sequence[Quote]) -> Check:
         for quote in quotes
         if quote.data is None or quote.verbatim or quote.level in (None, Level.L0_VERBATIM)
     ]
-    return _all_of("summaries asked for say so", wrong, len(quotes))
+    return all_of("summaries asked for say so", wrong, len(quotes))
 
 
 def epoch_is_dense(outcomes: Iterable[Committed], head: Head) -> Check:

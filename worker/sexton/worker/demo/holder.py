@@ -6,6 +6,7 @@ does what the demo asks of it.
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -15,17 +16,32 @@ from pydantic import BaseModel
 
 from sexton.core.artifact import current_key
 from sexton.holder import Context, Derived, Holder
-from sexton.schemas.errors import SextonError, StaleSpanError
+from sexton.schemas.errors import SextonError, StaleSpanError, Unavailable
+from sexton.schemas.leases import PinCost
 from sexton.schemas.pointer import Pointer
 from sexton.worker import logs
 from sexton.worker.demo.offsets import OffsetMap
+from sexton.worker.demo.pace import holder_settings, within
 from sexton.worker.demo.served import open_served
-from sexton.worker.demo.talk import Ask, Done, Followed, Handler, MapUsed, Quote, Seen, Verb, answer
+from sexton.worker.demo.talk import (
+    Ask,
+    Done,
+    Followed,
+    Handler,
+    HeldRead,
+    MapUsed,
+    Quote,
+    Seen,
+    Verb,
+    answer,
+    holder_id,
+)
 
 _LANES: Final = 16
 """Quotes asked for at a time."""
-_WAIT_S: Final = 20.0
-"""For a bump that must come."""
+_WAIT_S: Final = 15.0
+"""For a bump that must come: less than whoever asks waits, so that the answer can say what is missing."""
+_CONNECT_S: Final = 10.0
 _START_S: Final = 30.0
 """For the worker, which is started at the same time."""
 
@@ -41,6 +57,9 @@ class DemoHolder:
         self._kept = OffsetMap(())
         """The first map, as a program would keep it that knows of no bumps."""
         self._words: list[Pointer] = []
+        self._extract: Derived[Counter[str]] | None = None
+        self._held: Pointer | None = None
+        """Minted on the version that the extract was made from."""
 
     @property
     def handlers(self) -> dict[Verb, Handler]:
@@ -50,6 +69,9 @@ class DemoHolder:
             Verb.MINT: self.mint,
             Verb.BUILD_MAP: self.build_map,
             Verb.USE_MAP: self.use_map,
+            Verb.HOLD: self.hold,
+            Verb.READ_HELD: self.read_held,
+            Verb.LET_GO: self.let_go,
             Verb.QUOTE: self.quote,
             Verb.REPORT: self.report,
         }
@@ -106,6 +128,30 @@ class DemoHolder:
             refused=sum([await self._is_stale(pointer) for pointer in self._words]),
         )
 
+    async def hold(self, request: Ask) -> BaseModel:
+        """Makes an extract of a span; it counts as expensive, and so pins the version it is made from."""
+        await self._until(request.revision)
+        self._held = await self._context.mint(request.span_id)
+        self._extract = self._context.derived(
+            request.span_id, lambda text: Counter(text.split()), cost=PinCost.EXPENSIVE, name="extract"
+        )
+        return Done(count=len(await self._extract.use()))
+
+    async def read_held(self, request: Ask) -> BaseModel:
+        """Reads what the extract was made from, though it is no longer current."""
+        await self._until(request.revision)
+        if self._held is None:
+            raise ValueError("nothing is held")
+        plain = await self._quoted(self._held)
+        return HeldRead(plain=plain, old=await self._quoted(self._held, accept_superseded=True))
+
+    async def let_go(self, _: Ask) -> BaseModel:
+        """Throws the extract away, and with it the pin."""
+        if self._extract is None:
+            raise ValueError("nothing is held")
+        await self._extract.close()
+        return Done()
+
     async def quote(self, request: Ask) -> BaseModel:
         """Resolves the pointers in a file, and writes what each led to into another, in their order."""
         pointers = [Pointer.model_validate_json(line) for line in _lines(request.source)]
@@ -128,16 +174,22 @@ class DemoHolder:
         return Followed(bumps=self._seen)
 
     async def _until(self, revision: int) -> None:
-        """Waits for the bump of a revision. Raises `TimeoutError`."""
-        async with asyncio.timeout(_WAIT_S), self._more:
-            await self._more.wait_for(lambda: revision == 0 or self._reached(revision))
+        """Waits for the bump of a revision. Raises `Unavailable`."""
+        try:
+            async with asyncio.timeout(_WAIT_S), self._more:
+                await self._more.wait_for(lambda: revision == 0 or self._reached(revision))
+        except TimeoutError as error:
+            heard = self._seen[-1].revision if self._seen else 0
+            raise Unavailable(
+                f"heard nothing of revision {revision} within {_WAIT_S:g} s, only up to {heard}"
+            ) from error
 
     def _reached(self, revision: int) -> bool:
         return bool(self._seen) and self._seen[-1].revision >= revision
 
-    async def _quoted(self, pointer: Pointer) -> Quote:
+    async def _quoted(self, pointer: Pointer, *, accept_superseded: bool = False) -> Quote:
         try:
-            found = await self._context.resolve(pointer)
+            found = await self._context.resolve(pointer, accept_superseded=accept_superseded)
         except SextonError as error:
             return Quote(span_id=pointer.span_id, error=error.code)
         return Quote(
@@ -146,6 +198,7 @@ class DemoHolder:
             level=found.level,
             verbatim=found.verbatim,
             tier=found.tier,
+            superseded=found.superseded,
         )
 
     async def _is_stale(self, pointer: Pointer) -> bool:
@@ -157,10 +210,11 @@ class DemoHolder:
 
 
 async def _main(name: str, nats_url: str, context_id: str) -> None:
-    async with Holder.connect(nats_url, name=f"demo-{name}") as holder:
+    async with Holder.connect(nats_url, name=holder_id(name), settings=holder_settings()) as holder:
         context = await open_served(holder, context_id, within_s=_START_S)
         demo = DemoHolder(context)
-        client = await nats.connect(nats_url, name=f"demo-{name}-talk")
+        async with within(_CONNECT_S, "a connection to NATS"):
+            client = await nats.connect(nats_url, name=f"demo-{name}-talk")
         try:
             await answer(client, name, demo.handlers)
             await demo.follow()

@@ -9,11 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from sexton.holder import Holder, HolderSettings
+from sexton.holder import Holder
 from sexton.worker.cli.codes import BadInput
-from sexton.worker.demo import checks
+from sexton.worker.demo import checks, copy_checks
 from sexton.worker.demo.cast import Cast
 from sexton.worker.demo.checks import Check
+from sexton.worker.demo.pace import holder_settings
 from sexton.worker.demo.served import open_served
 from sexton.worker.demo.story import Evidence, Script, Story
 from sexton.worker.ingest import Report, Transcript
@@ -80,7 +81,8 @@ def judge(content: bytes, evidence: Evidence) -> list[Check]:
     script, tree, used = evidence.script, evidence.tree, evidence.map_used
     assert tree is not None  # noqa: S101 - the story came to its end
     assert used is not None  # noqa: S101
-    changed = frozenset({script.rewritten, script.pruned})
+    old, kept = script.old, evidence.kept
+    stale, gone = (old.rewritten, old.held), (old.pruned,)
     compactions = evidence.compactions
     found = [
         checks.rows_are_leaves(script.span_ids, tree),
@@ -94,11 +96,16 @@ def judge(content: bytes, evidence: Evidence) -> list[Check]:
         checks.stale_map_was_caught(used),
     ]
     for who, quotes in evidence.quotes.items():
+        changed = frozenset(old.first)
         found.append(checks.quotes_are_exact(who, content, script.transcript, quotes, changed))
-        found.append(checks.changed_are_refused(who, quotes, script.rewritten, script.pruned))
+        found.append(checks.changed_are_refused(who, quotes, stale, gone))
     every_quote = [quote for quotes in evidence.quotes.values() for quote in quotes]
     found.append(checks.no_summary_for_a_leaf(every_quote))
     found.append(checks.summaries_say_so(evidence.summaries))
+    found.append(copy_checks.copy_was_kept(old, kept))
+    found.append(copy_checks.free_ones_were_collected(old, kept))
+    found.append(copy_checks.released_one_was_collected(old, kept))
+    found.append(checks.changed_are_refused("collected", evidence.quotes_after, stale, gone))
     found.append(checks.epoch_is_dense(evidence.committed, tree.head))
     found.extend(
         checks.saw_every_epoch(who, followed, tree.head) for who, followed in evidence.followed.items()
@@ -129,7 +136,7 @@ async def _seen(folder: Path, script: Script, on_step: Callable[[str], None]) ->
 
 def _holder(cast: Cast) -> Holder:
     """This process's own holder. The demo's summaries need no model: one that does not come was lost."""
-    settings = HolderSettings(summary_timeout_s=_SUMMARY_S)
+    settings = holder_settings(summary_timeout_s=_SUMMARY_S)
     return Holder.connect(cast.servers.nats_url, name="demo", settings=settings)
 
 

@@ -16,7 +16,9 @@ async def open_served(holder: Holder, context_id: str, *, within_s: float) -> Co
     while True:
         try:
             return await holder.open(context_id)
-        except Unavailable:
+        except Unavailable as error:
             if loop.time() >= give_up_at:
-                raise
+                raise Unavailable(
+                    f"no worker served {context_id} within {within_s:g} s: {error}", context_id=context_id
+                ) from error
         await asyncio.sleep(_AGAIN_S)

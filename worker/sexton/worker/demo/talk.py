@@ -23,6 +23,11 @@ A = TypeVar("A", bound=BaseModel)
 ROOT: Final = "sexton-demo"
 
 
+def holder_id(name: str) -> str:
+    """What the registry knows a holder by."""
+    return f"demo-{name}"
+
+
 class Verb(StrEnum):
     """What a holder is asked to do."""
 
@@ -30,6 +35,9 @@ class Verb(StrEnum):
     MINT = "mint"
     BUILD_MAP = "build-map"
     USE_MAP = "use-map"
+    HOLD = "hold"
+    READ_HELD = "read-held"
+    LET_GO = "let-go"
     QUOTE = "quote"
     REPORT = "report"
 
@@ -60,6 +68,8 @@ class Quote(BaseModel):
     level: Level | None = None
     verbatim: bool = False
     tier: Tier | None = None
+    superseded: bool = False
+    """Bytes of an old version, as was asked for."""
     error: str | None = None
     """The error's code."""
 
@@ -85,6 +95,15 @@ class MapUsed(BaseModel):
     """Words of the new map whose bytes, by pointer, are the word."""
     refused: int
     """Old pointers to words that raised `StaleSpanError`."""
+
+
+class HeldRead(BaseModel):
+    """What one pointer to a version that is held, and no longer current, led to."""
+
+    plain: Quote
+    """Without a word that an old version will do."""
+    old: Quote
+    """With it."""
 
 
 class Seen(BaseModel):
@@ -114,7 +133,7 @@ async def ask(client: Client, name: str, verb: Verb, request: Ask, answer: type[
         )
     except (nats.errors.Error, TimeoutError) as error:
         raise Unavailable(
-            f"{name} did not do {verb.value}: {type(error).__name__}", verb=verb.value
+            f"{name} did not do {verb.value} within {within_s:g} s: {type(error).__name__}", verb=verb.value
         ) from error
     if reply.headers and "Error" in reply.headers:
         raise PeerError(f"{name} failed at {verb.value}: {reply.headers['Error']}", verb=verb.value)

@@ -1,0 +1,292 @@
+"""The pager as a FastStream application: a composition root, where the streams meet the targets.
+
+It needs NATS and nothing else: Redis and the cold store may be what is on fire. What it knows is kept in a
+stream, so it may be killed at any moment. Run one of it; two at once, as in a rolling update, lose nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Final, Self
+
+import nats.errors
+import structlog
+from faststream import AckPolicy, FastStream
+from faststream.nats import JStream, PullSub
+from faststream.nats.message import NatsMessage
+from nats.js.api import AckPolicy as StreamAckPolicy
+from nats.js.api import ConsumerConfig, DeliverPolicy
+
+from sexton.schemas import subjects
+from sexton.schemas.codec import decode
+from sexton.schemas.errors import Unavailable
+from sexton.schemas.failure import HardFailureRecord
+from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
+from sexton.worker.delivery import Delivery
+from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
+from sexton.worker.pager.pages import Pages
+from sexton.worker.pager.settings import PagerSettings
+from sexton.worker.pager.targets import Target, open_targets
+from sexton.worker.provision import ProvisionError, ensure, failure_streams
+
+log: Final = structlog.get_logger("sexton.pager")
+
+_PULL_S: Final = 1.0
+_UNLIMITED: Final = -1
+_CONSUMER_DELETED: Final = f"$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.{DURABLE}"
+_STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
+
+
+def wall_clock_ms() -> int:
+    """Unix time."""
+    return time.time_ns() // 1_000_000
+
+
+def consumers(settings: PagerSettings) -> list[tuple[str, ConsumerConfig]]:
+    """The durable consumers of a pager, each with its stream."""
+    return [
+        (
+            stream,
+            ConsumerConfig(
+                durable_name=DURABLE,
+                filter_subject=subject,
+                ack_policy=StreamAckPolicy.EXPLICIT,
+                deliver_policy=DeliverPolicy.ALL,
+                ack_wait=settings.pager_ack_wait_s,
+                # Records wait here for their page; what comes behind them is counted all the same.
+                max_ack_pending=settings.pager_lanes,
+                max_deliver=_UNLIMITED,
+            ),
+        )
+        for stream, subject in _sources(settings)
+    ]
+
+
+class Pager:
+    """One pager process, put together. Run its `application()`, or use it as a context manager."""
+
+    def __init__(
+        self,
+        settings: PagerSettings,
+        targets: Sequence[Target] | None = None,
+        *,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """Args: the settings; targets in the place of those that they name; and the time.
+
+        Raises:
+            InvalidInput: the settings name no address, or one that cannot be used.
+        """
+        self.settings = settings
+        self._targets = (
+            open_targets(settings.urls, attempt_s=settings.pager_attempt_s) if targets is None else targets
+        )
+        self._clock_ms = clock_ms
+        self.broker = HardenedBroker(
+            settings.nats_servers,
+            name="sexton-pager",
+            **_connection(settings),
+            reconnected_cb=self._on_reconnect,
+            decoder=_as_it_is,
+            apply_types=False,
+            ack_policy=AckPolicy.MANUAL,
+            graceful_timeout=settings.grace_s,
+            logger=logging.getLogger("sexton.faststream"),
+        )
+        # Nothing waits in a buffer for a server that is away: a late write of a state would be a wrong one.
+        self._client = HardenedClient()
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._application: FastStream | None = None
+        self._to_provision = asyncio.Event()
+
+    async def prepare(self) -> None:
+        """Connects, provisions, and reads what is known. Nothing is taken yet.
+
+        Raises:
+            Unavailable: NATS cannot be reached.
+            ProvisionError: a stream or consumer is not as meant.
+        """
+        await self._connect()
+        await self._provision()
+        settings = self.settings
+        self._incidents = Incidents(self._client, settings.io_timeout_s)
+        for stream, _ in _sources(settings):
+            await self._incidents.start(stream)
+        await self._incidents.load()
+        self._pages = Pages(
+            self._incidents,
+            self._targets,
+            streams=[stream for stream, _ in _sources(settings)],
+            rules=settings.rules,
+            parallel=settings.pager_parallel,
+            poll_s=settings.pager_poll_s,
+            delay_s=settings.retry_delay_s,
+            delay_max_s=settings.retry_delay_max_s,
+            clock_ms=self._clock_ms,
+            spawn=self._spawn,
+        )
+        self._subscribe()
+        await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
+        await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)
+        self._spawn(self._keep_provisioned())
+
+    async def listen(self) -> None:
+        """Begins to page, once the broker takes records."""
+        self._spawn(self._pages.run())
+        log.info("pager.ready", targets=len(self._targets), incidents=sum(1 for _ in self._incidents))
+
+    async def end(self) -> None:
+        """Gives back what waits for a page, before the broker stops."""
+        if hasattr(self, "_pages"):
+            await self._pages.end(self.settings.grace_s)
+
+    async def close(self) -> None:
+        """Lets go of everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+        log.info("pager.stopped")
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.prepare()
+            await self.broker.start()
+            await self.listen()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.end()
+            await self.broker.stop()
+        finally:
+            await self.close()
+
+    def application(self) -> FastStream:
+        """The FastStream application: `await pager.application().run()` ends on SIGTERM or SIGINT."""
+
+        @contextlib.asynccontextmanager
+        async def lifespan() -> AsyncIterator[None]:
+            try:
+                await self.prepare()
+                yield
+            finally:
+                await self.close()
+
+        self._application = FastStream(
+            self.broker, lifespan=lifespan, after_startup=[self.listen], on_shutdown=[self.end], logger=None
+        )
+        return self._application
+
+    # --- putting it together -------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        settings = self.settings
+        self._stack.push_async_callback(self._client.close)
+        try:
+            # With endless reconnects the first connect would wait for ever too, and say nothing.
+            async with asyncio.timeout(settings.io_timeout_s):
+                await self._client.connect(
+                    settings.nats_servers,
+                    name="sexton-pager-state",
+                    pending_size=0,
+                    **_connection(settings),
+                )
+        except (nats.errors.Error, TimeoutError, OSError) as e:
+            raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
+
+    def _subscribe(self) -> None:
+        self.broker.add_middleware(Delivery(self.settings, self._js).middleware())
+        for stream, subject in _sources(self.settings):
+            for lane in range(self.settings.pager_lanes):
+                self.broker.subscriber(
+                    subject,
+                    stream=JStream(stream, declare=False),
+                    durable=DURABLE,
+                    pull_sub=PullSub(batch_size=1, timeout=_PULL_S),
+                    title=f"{stream.lower()}-{lane}",
+                )(self._on_record)
+
+    # --- what arrives --------------------------------------------------------------------------------
+
+    async def _on_record(self, message: NatsMessage) -> None:
+        raw = message.raw_message
+        stream = raw.metadata.stream
+        report = report_of(raw)
+        if report is None:
+            # Says what is wrong with it, to the rules of delivery.
+            decode(HardFailureRecord, raw.data)
+            return
+        await self._pages.called_for(stream, report)
+
+    async def _on_deleted(self, raw: Any) -> None:
+        log.error("pager.deleted", subject=raw.subject)
+        self._to_provision.set()
+
+    async def _on_reconnect(self) -> None:
+        log.info("pager.reconnected")
+        self._to_provision.set()
+
+    async def _provision(self) -> None:
+        await ensure(self._js(), failure_streams(self.settings.replicas), consumers(self.settings))
+
+    async def _keep_provisioned(self) -> None:
+        """Provisions again whenever that is called for, and until it is done."""
+        first_s, longest_s = self.settings.retry_delay_s, self.settings.retry_delay_max_s
+        delay_s = first_s
+        while True:
+            await self._to_provision.wait()
+            self._to_provision.clear()
+            try:
+                await self._provision()
+                delay_s = first_s
+            except Unavailable as e:
+                log.warning("pager.provision_failed", reason=e.message, delay_s=delay_s)
+                self._to_provision.set()
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, longest_s)
+            except ProvisionError as e:
+                log.critical("pager.gives_up", reason=e.message)
+                if self._application is not None:
+                    self._application.exit()
+                return
+
+    def _js(self) -> Any:
+        return self._client.jetstream(timeout=self.settings.io_timeout_s)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("pager.task_failed", exc_info=error)
+
+
+def _sources(settings: PagerSettings) -> list[tuple[str, str]]:
+    letters = [(subjects.STREAM_DEAD, subjects.DEAD_LETTERS)] if settings.pager_dead_letters else []
+    return [(subjects.STREAM_FAILURES, subjects.FAILURES), *letters]
+
+
+def _connection(settings: PagerSettings) -> dict[str, Any]:
+    return {
+        "connect_timeout": settings.io_timeout_s,
+        # FastStream's pull loop spins without yielding once a connection gives up for good.
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": 0.2,
+        # A frozen server would otherwise go unnoticed for minutes.
+        "ping_interval": 10,
+        "max_outstanding_pings": 2,
+    }
+
+
+async def _as_it_is(message: NatsMessage) -> NatsMessage:
+    return message
