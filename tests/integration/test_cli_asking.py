@@ -84,6 +84,33 @@ async def test_an_error_is_raised_as_it_was_sent(nats_url: str, context_id: str,
     assert 7 == caught.value.fields["incarnation"]
 
 
+@pytest.mark.parametrize("failures", [1, 3, 4])
+async def test_a_store_that_does_not_answer_is_asked_again(
+    nats_url: str, context_id: str, failures: int
+) -> None:
+    """A few times; then the error stands."""
+    client = await nats.connect(nats_url)
+    asked = 0
+
+    async def on_request(message: Msg) -> None:
+        nonlocal asked
+        asked += 1
+        failed = error_part(context_id, Unavailable("registry.observe: ConnectionError"))
+        answer: Message = failed if asked <= failures else part(context_id, 0, last=True)
+        await client.publish(message.reply, answer.wire())
+
+    await client.subscribe(subjects.ops(context_id, OpsVerb.HOLDERS), cb=on_request)
+    await client.flush()
+
+    if failures <= 3:
+        assert 1 == len(await ask(nats_url, context_id))
+    else:
+        with pytest.raises(Unavailable, match=r"registry\.observe"):
+            await ask(nats_url, context_id)
+    assert min(failures + 1, 4) == asked
+    await client.close()
+
+
 @pytest.mark.parametrize(
     ("replies", "error"),
     [

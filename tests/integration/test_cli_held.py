@@ -68,13 +68,17 @@ def hold(up_url: str, context_id: str, programs: Programs) -> Hold:
 
     def start(name: str, *pins: str, lease_s: float = LEASE_S) -> Program:
         arguments = (up_url, context_id, name, str(lease_s), *pins)
-        program = programs.python(
+        return programs.python(
             "-m", "tests.support.pinner", *arguments, name=name, env={"PYTHONPATH": str(ROOT)}
         )
-        asyncio.run(program.line("^holding$"))
-        return program
 
     return start
+
+
+def holding(*holders: Program) -> None:
+    """Waits until all of them hold what they are to hold."""
+    for holder in holders:
+        asyncio.run(holder.line("^holding$", within_s=WITHIN_S))
 
 
 def release(holder: Program) -> None:
@@ -132,11 +136,10 @@ def ended(ran: Ran, code: int, what: str) -> None:
 def test_holders_are_listed_with_their_leases(cli: Cli, hold: Hold) -> None:
     """Id, pins, when the lease ends, when it was heard of; sorted, and the same as JSON."""
     first, second = ingest(cli, "a", "b")
-    hold("zoe")
-    hold("ada", f"{first}@1=cheap", f"{second}@1=expensive")
+    holding(hold("zoe"), hold("ada", f"{first}@1=cheap", f"{second}@1=expensive"))
 
+    told = until(lambda: cli("holders", "--json").values, lambda leases: len(leases) == 2, "both leases")
     shown = cli("holders")
-    told = cli("holders", "--json").values
 
     assert 0 == shown.code, shown.err
     rows = [re.split(r"  +", line) for line in shown.out.decode().splitlines()]
@@ -155,6 +158,8 @@ def test_a_holder_that_was_killed_holds_until_its_lease_has_run_out(cli: Cli, ho
     """Then it is said so, and its pins are gone; one that ends in order is gone at once."""
     (span_id,) = ingest(cli, "a")
     orderly, killed = hold("orderly"), hold("killed", f"{span_id}@1=cheap", lease_s=SHORT_LEASE_S)
+    holding(orderly, killed)
+    until(lambda: cli("holders", "--json").values, lambda leases: len(leases) == 2, "both leases")
 
     orderly.send_signal(signal.SIGTERM)
     assert 0 == asyncio.run(orderly.exit_code())
@@ -169,8 +174,10 @@ def test_a_holder_that_was_killed_holds_until_its_lease_has_run_out(cli: Cli, ho
 def test_pins_are_listed_with_who_and_since_when(cli: Cli, hold: Hold) -> None:
     """Span, version, cost class, holder, time; several holders of one version stand side by side."""
     first, second = ingest(cli, "a", "b")
-    hold("ben", f"{first}@1=immovable")
-    hold("ada", f"{first}@1=cheap", f"{second}@1=expensive")
+    holding(
+        hold("ben", f"{first}@1=immovable"),
+        hold("ada", f"{first}@1=cheap", f"{second}@1=expensive"),
+    )
 
     shown = cli("pins")
     told = cli("pins", "--json").values
@@ -191,8 +198,7 @@ def test_pins_are_listed_with_who_and_since_when(cli: Cli, hold: Hold) -> None:
 def test_tombstones_say_what_became_of_them_and_who_holds_them(cli: Cli, hold: Hold) -> None:
     """Invalidated, copied for its holder, pruned; size, epoch, and under each its pins."""
     free, held, pruned = ingest(cli, "a" * 10, "b" * 20, "c" * 30)
-    hold("ada", f"{held}@1=expensive")
-    hold("ben", f"{pruned}@1=cheap")
+    holding(hold("ada", f"{held}@1=expensive"), hold("ben", f"{pruned}@1=cheap"))
     cli("rewrite", free, "-", stdin=b"new")
     cli("rewrite", held, "-", stdin=b"new")
     cli("prune", pruned)
@@ -230,7 +236,7 @@ def test_tombstones_say_what_became_of_them_and_who_holds_them(cli: Cli, hold: H
 def test_a_dry_run_changes_nothing(cli: Cli, hold: Hold) -> None:
     """It says what `tombstones` says, however often; nothing is marked, nothing committed."""
     free, held = ingest(cli, "a", "b")
-    hold("ada", f"{held}@1=expensive")
+    holding(hold("ada", f"{held}@1=expensive"))
     cli("rewrite", free, "-", stdin=b"new")
     cli("rewrite", held, "-", stdin=b"new")
     before = cli("tree", "--json").value["revision"]
@@ -255,6 +261,7 @@ def test_gc_collects_what_is_free_and_keeps_what_is_held(
     """I4, I5: marked, waited for, collected with its bytes; the held one stays until it is let go of."""
     free, held = ingest(cli, "a" * 10, "b" * 20)
     holder = hold("ada", f"{held}@1=expensive")
+    holding(holder)
     old = cli("pointer", held).out.decode()
     cli("rewrite", free, "-", stdin=b"new")
     cli("rewrite", held, "-", stdin=b"new")
@@ -309,7 +316,7 @@ def test_verify_reads_all_that_must_be_there(cli: Cli, hold: Hold) -> None:
     """View, covered leaves, tombstones; what was collected is not looked for."""
     first, second, third = ingest(cli, "a" * 50, "b" * 50, "c" * 50)
     cli("compact", "--sources", f"{first},{second}", "--summary", "-", stdin=b"s")
-    hold("ada", f"{third}@1=expensive")
+    holding(hold("ada", f"{third}@1=expensive"))
     cli("rewrite", third, "-", stdin=b"new")
     cli("rewrite", third, "-", stdin=b"newer")
     sweep_until_collected(cli)

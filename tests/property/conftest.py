@@ -14,5 +14,5 @@ from hypothesis import HealthCheck, settings
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 settings.register_profile("moderate", _COMMON, max_examples=100, derandomize=True)
-settings.register_profile("thorough", _COMMON, max_examples=1_000, stateful_step_count=100, print_blob=True)
+settings.register_profile("thorough", _COMMON, max_examples=400, stateful_step_count=100, print_blob=True)
 settings.load_profile(os.environ.get("SEXTON_HYPOTHESIS", "moderate"))

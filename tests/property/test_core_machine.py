@@ -482,4 +482,4 @@ def forgeries(record: AnyRecord) -> list[AnyRecord]:
 # Many rules, of which one run tries a few: twice the examples that a plain property gets.
 ContextMachine.TestCase.settings = settings(max_examples=2 * settings().max_examples)
 # What hypothesis finds, it shrinks; let it finish, or the report is a time-out without an example.
-TestContextMachine = pytest.mark.timeout(1_800)(ContextMachine.TestCase)
+TestContextMachine = pytest.mark.timeout(800)(ContextMachine.TestCase)

@@ -111,8 +111,7 @@ class SimHolder:
     def proven(self) -> list[Version]:
         """What it holds to be safe from collection at this moment."""
         now = self._now_s()
-        versions = [(pin.span_id, pin.version) for pin in self.book.claims()]
-        return [version for version in versions if self.book.is_proven(version, now)]
+        return [version for version in self.book._claims if self.book.is_proven(version, now)]
 
     # --- inside ---
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sexton.core.apply import apply
@@ -12,11 +13,14 @@ from sexton.schemas.codec import AnyRecord, decode_record
 from sexton.schemas.errors import LeafLost, SextonError, Unavailable
 from sexton.schemas.records import Appended, Collected, Compacted, Rewritten
 from sexton.schemas.span import Identity, SpanState
-from sexton.worker.ports import Entry, LostRaceError
+from sexton.worker.ports import Entry, LostRaceError, StoredBlob
 from tests.sim.gates import Gates, Way
 from tests.sim.memory_registry import MemoryRegistry
 
 CONTEXT: Final = "ctx"
+
+Key = tuple[str, int, str]
+"""Of a version's bytes: span, version, hash."""
 
 NEVER_LATE: Final = (Way.THROUGH, Way.LOST, Way.UNANSWERED)
 READ: Final = (Way.THROUGH, Way.LOST)
@@ -29,7 +33,10 @@ class Stores:
     entries: list[Entry] = field(default_factory=list)
     records: list[AnyRecord] = field(default_factory=list)
     tree: ContextTree = field(default_factory=lambda: ContextTree.empty(CONTEXT))
-    blobs: dict[tuple[str, int, str], bytes] = field(default_factory=dict)
+    now_ms: int = 1_700_000_000_000
+    """The cold store's own clock."""
+    blobs: dict[Key, bytes] = field(default_factory=dict)
+    written_ms: dict[Key, int] = field(default_factory=dict)
     sizes: dict[Version, int] = field(default_factory=dict)
     """Of every version that was ever committed."""
     violations: list[str] = field(default_factory=list)
@@ -52,6 +59,9 @@ class Stores:
         self.records.append(record)
         return expected + 3
 
+    def write(self, blob: Blob) -> None:
+        self.blobs[_key(blob)], self.written_ms[_key(blob)] = blob.data, self.now_ms
+
     def delete(self, identity: Identity) -> None:
         version = (identity.span_id, identity.version)
         stone, node = self.tree.tombstones.get(version), self.tree.nodes.get(identity.span_id)
@@ -61,11 +71,31 @@ class Stores:
             self.violations.append(f"{version} is deleted while it is current")
         self.blobs.pop(_key(identity), None)
 
+    def delete_key(self, name: str) -> None:
+        """As for an orphan: no record may name it."""
+        for key in [key for key in self.blobs if _name(key) == name]:
+            if key in self.kept():
+                self.violations.append(f"{key} is swept as an orphan, and is none")
+            del self.blobs[key]
+
+    def stored(self) -> list[StoredBlob]:
+        return [
+            StoredBlob(
+                key=_name(key),
+                modified=datetime.fromtimestamp(self.written_ms[key] / 1000, UTC),
+                size_bytes=len(data),
+                context_id=CONTEXT,
+                version=key[:2],
+                content_hash=key[2],
+            )
+            for key, data in self.blobs.items()
+        ]
+
     def has_bytes(self, version: Version) -> bool:
         """Whether the committed bytes of a version are there."""
         return any(key[:2] == version for key in self.blobs)
 
-    def kept(self) -> dict[tuple[str, int, str], int]:
+    def kept(self) -> dict[Key, int]:
         """What must be in the cold store, with sizes: current, covered, and tombstones not yet condemned."""
         nodes = [node.identity for node in self.tree.nodes.values() if node.state in _CURRENT]
         stones = [stone.identity for stone in self.tree.tombstones.values()]
@@ -80,8 +110,12 @@ class Stores:
 _CURRENT: Final = (SpanState.LIVE, SpanState.COVERED)
 
 
-def _key(of: Identity | Blob) -> tuple[str, int, str]:
+def _key(of: Identity | Blob) -> Key:
     return (of.span_id, of.version, of.content_hash)
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]}/{key[1]}/{key[2]}"
 
 
 def named_in(record: AnyRecord) -> Iterator[Identity]:
@@ -133,10 +167,7 @@ class GatedCold:
         self._gates = gates
 
     async def write(self, context_id: str, blob: Blob) -> None:
-        def effect() -> None:
-            self._stores.blobs[_key(blob)] = blob.data
-
-        await self._gates.call("cold.write", effect, _down, NEVER_LATE)
+        await self._gates.call("cold.write", lambda: self._stores.write(blob), _down, NEVER_LATE)
 
     async def read(
         self, context_id: str, identity: Identity, offset: int = 0, length: int | None = None
@@ -158,6 +189,19 @@ class GatedCold:
 
     async def delete(self, context_id: str, identity: Identity) -> None:
         await self._gates.call("cold.delete", lambda: self._stores.delete(identity), _down)
+
+    async def stored(self) -> AsyncIterator[StoredBlob]:
+        for blob in await self._gates.call("cold.list", self._stores.stored, _down, READ):
+            yield blob
+
+    async def clock(self, token: str) -> datetime:
+        def effect() -> datetime:
+            return datetime.fromtimestamp(self._stores.now_ms / 1000, UTC)
+
+        return await self._gates.call("cold.clock", effect, _down, READ)
+
+    async def delete_key(self, key: str) -> None:
+        await self._gates.call("cold.delete_key", lambda: self._stores.delete_key(key), _down)
 
 
 class GatedRegistry:

@@ -23,6 +23,9 @@ class Seeded:
     def weighted(self, among: Sequence[T], weights: Sequence[float]) -> T:
         return self._random.choices(among, weights)[0]
 
+    def seldom(self, chance: float) -> bool:
+        return self._random.random() < chance
+
 
 @dataclass(frozen=True)
 class Broken:

@@ -100,6 +100,7 @@ def state_of(tree: ContextTree, version: Version) -> SpanState:
 @EACH_STONE
 def test_a_tombstone_goes_its_way_and_is_gone(version: Version) -> None:
     """Announced, condemned, collected; the epoch stays, for no pointer becomes wrong by it."""
+    tree = START
     for state in WAYS:
         tree = brought(START, state, version)
         assert state is state_of(tree, version)

@@ -134,6 +134,8 @@ def acknowledge(incident: Incident, now_ms: int) -> Incident:
 
 def resolve(incident: Incident, now_ms: int) -> Incident:
     """An operator says that it is over. Whoever was paged is told."""
+    if incident.status is IncidentStatus.RESOLVED:
+        return incident
     return _ended(_known(incident, now_ms), now_ms)
 
 

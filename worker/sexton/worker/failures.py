@@ -26,6 +26,7 @@ from sexton.schemas.errors import HardFailure, PeerError, Unavailable
 from sexton.schemas.failure import FailureKind, FailureReason, HardFailureRecord
 from sexton.schemas.span import Identity
 from sexton.worker.adapters.nats_stream import OUTAGES, read_stream, unavailable
+from sexton.worker.cancelling import cancelled
 from sexton.worker.ports import ColdStore
 
 log: Final = structlog.get_logger("sexton.failures")
@@ -215,7 +216,7 @@ class FailureReports:
     async def load(self) -> None:
         """Learns what is open, from the stream. Tries for as long as it takes; cancel it to end it."""
         delay_s = self._delay_s
-        while True:
+        while not cancelled():
             try:
                 await self._stream.each(self._hear)
             except Unavailable as e:
@@ -270,7 +271,7 @@ class FailureReports:
         """Records a failure at once, and then its repeats together, for as long as there are any."""
         reporting = self._reporting[fingerprint]
         try:
-            while reporting.count:
+            while reporting.count and not cancelled():
                 count, reporting.count = reporting.count, 0
                 several = {"observations": count} if count > 1 else {}
                 await self._add(reporting.record.model_copy(update=several))
@@ -314,6 +315,8 @@ class FailureReports:
         message_id = f"{record.fingerprint}.{self._new_id()}"
         delay_s = self._delay_s
         for attempt in range(1, self._attempts + 1):
+            if cancelled():
+                break
             try:
                 await self._stream.add(record, message_id)
             except Unavailable as e:

@@ -6,7 +6,9 @@ machine does not count.
 
 A worker that was paused for longer than the minimum age could still commit a name whose bytes were swept
 meanwhile. So a slow or redelivered command confirms its bytes after the commit, before it is acknowledged
-(`sexton.worker.commit`).
+(`sexton.worker.commit`). And a command may write, under the same key, the very bytes that an earlier one had
+left behind, and commit them just when they are swept: so the log is asked once more after they were deleted,
+and they are put back if they have a name by now.
 """
 
 from collections.abc import Callable
@@ -16,8 +18,11 @@ from typing import Final
 
 import structlog
 
+from sexton.core.decide import Blob
 from sexton.core.tree import ContextTree
-from sexton.schemas.span import SpanState
+from sexton.schemas.errors import HardFailure
+from sexton.schemas.ids import level_of
+from sexton.schemas.span import Identity, SpanState
 from sexton.worker.contexts import Contexts
 from sexton.worker.ports import ColdStore, StoredBlob
 
@@ -58,12 +63,40 @@ class OrphanSweep:
                 continue
             if await self._is_named(blob):
                 continue
-            if not dry_run:
-                await self._cold.delete_key(blob.key)
-                log.info("orphans.deleted", context_id=blob.context_id, size_bytes=blob.size_bytes)
+            if not dry_run and not await self._delete(blob):
+                continue
             report.deleted += 1
             report.freed_bytes += blob.size_bytes
         return report
+
+    async def _delete(self, blob: StoredBlob) -> bool:
+        """Deletes an orphan; False if it turns out to be none any more."""
+        kept = await self._bytes(blob)
+        await self._cold.delete_key(blob.key)
+        if kept is not None and await self._is_named(blob):
+            log.warning("orphans.put_back", context_id=blob.context_id, size_bytes=blob.size_bytes)
+            await self._cold.write(blob.context_id or "", kept)
+            return False
+        log.info("orphans.deleted", context_id=blob.context_id, size_bytes=blob.size_bytes)
+        return True
+
+    async def _bytes(self, blob: StoredBlob) -> Blob | None:
+        """The bytes of a version; None for those of a claim, and if somebody has deleted them."""
+        if blob.context_id is None or blob.version is None or blob.content_hash is None:
+            return None
+        span_id, version = blob.version
+        identity = Identity(
+            span_id=span_id,
+            version=version,
+            level=level_of(span_id),
+            content_hash=blob.content_hash,
+            size_bytes=blob.size_bytes,
+        )
+        try:
+            data = await self._cold.read(blob.context_id, identity)
+        except HardFailure:
+            return None
+        return Blob(span_id, version, blob.content_hash, data)
 
     async def _is_named(self, blob: StoredBlob) -> bool:
         if blob.context_id is None:

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from sexton.schemas import subjects
 from sexton.schemas.codec import decode
-from sexton.schemas.errors import MalformedMessage, PeerError, Unavailable
+from sexton.schemas.errors import MalformedMessage, PeerError, SextonError, TransientError, Unavailable
 from sexton.schemas.ops import OpsRequest, OpsVerb
 from sexton.schemas.rpc import ReplyPart, RpcError
 from sexton.schemas.wire_errors import error_from
@@ -54,13 +54,27 @@ class Operator:
     async def ask(
         self, verb: OpsVerb, request: OpsRequest, model: type[P], *, silence_s: float = SILENCE_S
     ) -> list[P]:
-        """All parts of one reply.
+        """All parts of one reply. Asks again, a few times, if the reply is that a store did not answer.
 
         Raises:
-            Unavailable: no worker serves this, or the reply stays away.
+            Unavailable: no worker serves this, a store does not answer it, or the reply stays away.
             PeerError: a reply that breaks the contract.
             SextonError: whatever the service says is wrong.
         """
+        for pause_s in _PAUSES_S:
+            try:
+                return await self._once(verb, request, model, silence_s)
+            except _RepliedError as e:
+                # A worker's connection to a store that was restarted fails once, whoever needs it first.
+                if not isinstance(e.error, TransientError):
+                    raise e.error from None
+            await asyncio.sleep(pause_s)
+        try:
+            return await self._once(verb, request, model, silence_s)
+        except _RepliedError as e:
+            raise e.error from None
+
+    async def _once(self, verb: OpsVerb, request: OpsRequest, model: type[P], silence_s: float) -> list[P]:
         parts: list[P] = []
         try:
             inbox = self._client.new_inbox()
@@ -106,6 +120,16 @@ _OPTIONS: Final[Mapping[str, Any]] = {
     "reconnect_time_wait": 0.1,
 }
 _NO_RESPONDERS: Final = "503"
+_PAUSES_S: Final = (0.05, 0.2, 0.5)
+"""Before the next try."""
+
+
+class _RepliedError(Exception):
+    """The reply is an error."""
+
+    def __init__(self, error: SextonError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 def _part(model: type[P], data: bytes) -> P:
@@ -113,4 +137,4 @@ def _part(model: type[P], data: bytes) -> P:
         return decode(model, data)
     except MalformedMessage:
         failed = decode(RpcError, data)
-    raise error_from(failed)
+    raise _RepliedError(error_from(failed))

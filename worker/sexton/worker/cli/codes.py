@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
         code.meaning = meaning
         return code
 
-    OK = 0, "Done, or there was nothing to do. Also `up` and `worker` when told to end."
+    OK = 0, "Done, or there was nothing to do. Also `up`, `worker` and `pager` when told to end."
     INTERNAL = 1, "A fault in Sexton, or an answer that breaks the protocol. Please report it."
     USAGE = 2, "The command line cannot be right: an unknown option, a malformed id, a bad offset."
     REJECTED = 3, "The service rejected the command. Nothing has changed; the message holds the code."

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
+import nats
 import nats.errors
 import typer
 
@@ -18,7 +19,6 @@ from sexton.schemas import subjects
 from sexton.schemas.errors import InvalidInput, Unavailable
 from sexton.schemas.ids import token
 from sexton.schemas.incidents import Incident, IncidentStatus
-from sexton.worker.adapters.nats_client import HardenedClient
 from sexton.worker.cli.client import Client
 from sexton.worker.pager import text
 from sexton.worker.pager.incidents import Incidents
@@ -71,7 +71,7 @@ async def failures(
 @contextlib.asynccontextmanager
 async def _incidents(nats_url: str) -> AsyncIterator[Incidents]:
     """All incidents, with what no pager has looked at yet. Raises `Unavailable`."""
-    client = HardenedClient()
+    client = nats.NATS()
     try:
         try:
             async with asyncio.timeout(_TIMEOUT_S):

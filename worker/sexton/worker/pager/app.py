@@ -24,6 +24,7 @@ from sexton.schemas.codec import decode
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.failure import HardFailureRecord
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
+from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
 from sexton.worker.pager.pages import Pages
@@ -240,7 +241,7 @@ class Pager:
         """Provisions again whenever that is called for, and until it is done."""
         first_s, longest_s = self.settings.retry_delay_s, self.settings.retry_delay_max_s
         delay_s = first_s
-        while True:
+        while not cancelled():
             await self._to_provision.wait()
             self._to_provision.clear()
             try:

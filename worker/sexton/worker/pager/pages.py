@@ -14,6 +14,7 @@ import structlog
 from sexton.core.incidents import PageRules, Report, accepted, attempted, claim, settled
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.incidents import Incident, PageState
+from sexton.worker.cancelling import cancelled
 from sexton.worker.pager import text
 from sexton.worker.pager.incidents import Incidents
 from sexton.worker.pager.targets import Target
@@ -68,7 +69,7 @@ class Pages:
     async def run(self) -> None:
         """Looks at what is due, again and again, until it is cancelled. A fault is logged."""
         delay_s = self._delay_s
-        while True:
+        while not cancelled():
             try:
                 await self.turn()
                 delay_s = self._delay_s
@@ -174,7 +175,7 @@ class Pages:
     async def _write_down(self, fingerprint: str, change: Callable[[Incident], Incident]) -> None:
         """Keeps what came of an attempt. Tries until it is done: else the page would be sent once more."""
         delay_s = self._delay_s
-        while True:
+        while not cancelled():
             try:
                 await self._incidents.update(fingerprint, lambda now: None if now is None else change(now))
             except Unavailable as e:
