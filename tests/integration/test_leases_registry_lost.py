@@ -259,8 +259,7 @@ async def test_nothing_held_is_collected_when_a_copy_that_lags_takes_over(
 
 
 @pytest.mark.xfail(
-    strict=False,
-    reason="the generation is among the keys that are put back, and its server is the same one"
+    strict=False, reason="the generation is among the keys that are put back, and its server is the same one"
 )
 async def test_nothing_held_is_collected_when_older_keys_are_put_into_the_running_server(
     own_servers: EmbeddedServers, context_id: str

@@ -9,9 +9,9 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-import nats
 import nats.errors
 import typer
+from nats.aio.client import Client as NatsClient
 
 from sexton.core.incidents import acknowledge as acknowledged
 from sexton.core.incidents import resolve as resolved
@@ -71,7 +71,7 @@ async def failures(
 @contextlib.asynccontextmanager
 async def _incidents(nats_url: str) -> AsyncIterator[Incidents]:
     """All incidents, with what no pager has looked at yet. Raises `Unavailable`."""
-    client = nats.NATS()
+    client = NatsClient()
     try:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
