@@ -64,6 +64,19 @@ async def test_intake_is_back_within_seconds(own_servers: EmbeddedServers) -> No
             assert isinstance(await sender.outcome_of("ctx", "after"), Committed)
 
 
+async def test_the_connection_that_commits_keeps_nothing_to_send_later(own_servers: EmbeddedServers) -> None:
+    """I8: no ghost write: what cannot be sent now is refused now."""
+    async with serving(own_servers) as (worker, sender):
+        await own_servers.nats.stop()
+        await eventually(lambda: not worker._client.is_connected)
+        with pytest.raises(nats.errors.OutboundBufferLimitError):
+            await worker._client.publish("sexton.log.ghost", b"x")
+        await own_servers.nats.start()
+        await publish_until_stored(sender, append("after", "a"))
+        await sender.outcome_of("ctx", "after")
+        assert [] == await sender.records("ghost")
+
+
 async def test_an_answer_that_is_lost_after_the_record_was_stored(
     own_servers: EmbeddedServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -320,6 +320,19 @@ async def a_refused_pin_is_taken_back_and_the_digest_forgotten(bench: Bench) -> 
 
 
 @case
+async def a_refused_operation_that_comes_again_leaves_the_digest_forgotten(bench: Bench) -> None:
+    """A pin is sent twice, and refused between: the holder may have heard of the refusal or not."""
+    holder = Client(bench)
+    await holder.register(A)
+    await holder.pin(B)
+    again = holder.pin_request([B])
+    await holder.withdraw(B)
+    assert await bench.registry.pin(again)
+    assert (await holder.beat()).announce
+    assert not (await holder.announce()).announce
+
+
+@case
 async def a_pin_that_was_granted_before_is_not_taken_back(bench: Bench) -> None:
     """I4: the refusal may get lost on its way, and the holder counts on what it was granted."""
     holder = Client(bench)

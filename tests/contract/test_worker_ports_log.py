@@ -248,6 +248,18 @@ async def test_a_publish_without_a_connection_is_never_sent_later(
     await log.append("ctx", b"second", at)
 
 
+async def test_a_connection_closes_in_order_while_its_server_is_away(
+    own_nats: NatsServer, client: Client
+) -> None:
+    """Also with something left to send, which cannot be sent any more."""
+    await own_nats.stop()
+    await eventually(lambda: not client.is_connected)
+    await client.subscribe("waits.for.the.server")
+    async with deadline(5, "the end"):
+        await client.close()
+    assert client.is_closed
+
+
 async def _sequence(log: NatsLog) -> int:
     async def answered() -> Entry | None:
         with suppress(Unavailable):  # JetStream may take longer to be back than the connection

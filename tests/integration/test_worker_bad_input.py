@@ -18,6 +18,7 @@ from sexton.schemas.errors import MalformedMessage
 from sexton.schemas.limits import MAX_COMMAND_BYTES
 from sexton.schemas.outcome import REPLY_HEADER, Rejected, RejectionCode
 from sexton.schemas.rpc import Verb
+from sexton.worker.app import Worker
 from sexton.worker.embedded import EmbeddedServers
 from tests.core_kit.build import append, compact, leaf, prune, rewrite
 from tests.support.waiting import deadline, eventually
@@ -37,11 +38,21 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emb
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def sender(servers: EmbeddedServers) -> AsyncIterator[Sender]:
-    """The commanding side of a worker that holds a context of two leaves."""
-    async with serving(servers, partitions=1) as (_, sender):
+async def service(servers: EmbeddedServers) -> AsyncIterator[tuple[Worker, Sender]]:
+    """A worker that holds a context of two leaves, and a commanding side."""
+    async with serving(servers, partitions=1) as (worker, sender):
         await sender.commit(append("fill", leaf("a", TEXT), "b"))
-        yield sender
+        yield worker, sender
+
+
+@pytest.fixture(scope="module")
+def worker(service: tuple[Worker, Sender]) -> Worker:
+    return service[0]
+
+
+@pytest.fixture(scope="module")
+def sender(service: tuple[Worker, Sender]) -> Sender:
+    return service[1]
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -285,7 +296,7 @@ HEADERS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", HEADERS)
 async def test_strange_headers_do_not_keep_a_command_from_its_outcome(
-    sender: Sender, servers: EmbeddedServers, case: str
+    worker: Worker, sender: Sender, servers: EmbeddedServers, case: str
 ) -> None:
     """It is carried out on its first delivery: its lane is not blocked, and no connection is lost."""
     event_id = "hdr-" + "".join(c if c.isalnum() else "-" for c in case)
@@ -296,6 +307,7 @@ async def test_strange_headers_do_not_keep_a_command_from_its_outcome(
     assert "committed" == outcome.status
     assert 1 == len([r for r in await sender.records("ctx") if r.event_id == event_id])
     await well(sender)
+    assert 0 == worker._client.stats["reconnects"]
 
 
 @pytest.mark.parametrize(
