@@ -33,7 +33,12 @@ def test_the_readmes_holder_is_the_one_that_is_tested() -> None:
     doc = sexton.holder.__doc__
     assert doc is not None
     example = doc.split("::\n\n", 1)[1].split("\n\nErrors are in", 1)[0]
-    assert textwrap.dedent(example).strip() == block("README.md", "holder-example").strip()
+    assert _lines(textwrap.dedent(example)) == _lines(block("README.md", "holder-example"))
+
+
+def _lines(code: str) -> list[str]:
+    """The lines that say something, with comments where they are: formatters differ on the rest."""
+    return [" ".join(line.split()) for line in code.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
