@@ -151,6 +151,7 @@ async def test_an_ack_that_is_lost_brings_the_command_again(
     """I8, C08: handled, not acknowledged, delivered again: one effect, told twice the same."""
     async with serving(own_servers, ack_wait_s=0.4) as (worker, sender):
         handler = worker._handler
+        cold = handler._committer._cold
         original = handler.on_command
         deliveries: list[int] = []
 
@@ -158,6 +159,8 @@ async def test_an_ack_that_is_lost_brings_the_command_again(
             deliveries.append(delivery)
             await original(subject, data, reply, delivery)
             if delivery == 1:
+                node = (await sender.tree("ctx")).nodes["l0:n0"]
+                await cold.delete("ctx", node.identity)
                 # As a connection that goes between the commit and the ack: nobody says that it is done.
                 raise asyncio.CancelledError
 
@@ -168,6 +171,8 @@ async def test_an_ack_that_is_lost_brings_the_command_again(
         first, second = sender.outcomes["ctx", "e0"]
         assert first == second
         assert 1 == len(await sender.records("ctx"))
+        node = (await sender.tree("ctx")).nodes["l0:n0"]
+        assert node.size_bytes == await cold.size_bytes("ctx", node.identity), "put again by the second one"
 
 
 async def test_a_worker_that_was_frozen_comes_back_to_what_others_have_done(

@@ -286,6 +286,27 @@ async def test_without_a_lease(registry: Registry, verb: Verb, request_body: Bod
     assert LeaseLost.code == (await refused(registry, verb, request_body))["code"]
 
 
+async def test_under_a_lease_that_has_run_out(registry: Registry) -> None:
+    """Its own process, with the right numbers, and too late: `lease_lost`, and what it held is free."""
+    me: Body = {"holder_id": "late", "incarnation": 1}
+    held: Body = {"span_id": "l0:c", "version": 1, "cost": "cheap"}
+    await registry.ask(
+        Verb.HEARTBEAT,
+        beat(**me, ttl_ms=MIN_TTL_MS, register_new=True, pins=[held], digest=digest(held), operation=1),
+    )
+    nothing = release({"span_id": "l0:none", "version": 1}, **me, operation=1, digest=digest(held))
+    await eventually(
+        lambda: registry.ask(Verb.RELEASE, nothing), until=lambda said: LeaseLost.code == said.get("code")
+    )
+    for verb, request in (
+        (Verb.PIN, pin(held, **me, operation=2, digest=digest(held))),
+        (Verb.HEARTBEAT, beat(**me, digest=digest(held))),
+    ):
+        assert LeaseLost.code == (await registry.ask(verb, request))["code"]
+    assert ("l0:c", 1) not in await pins(registry.sender, CTX)
+    await registry.well()
+
+
 async def test_one_cannot_release_for_another(registry: Registry) -> None:
     """What is not held is let go of already; what another one holds stays."""
     me: Body = {"holder_id": "second", "incarnation": 1}

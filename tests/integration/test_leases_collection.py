@@ -245,17 +245,20 @@ async def test_a_registry_that_is_lost_after_the_announcement_calls_it_off(
 
 async def test_a_collector_that_was_overtaken_stops(world: World, context: Context) -> None:
     """Another sweep announces anew while this one is held up after its announcement: this one's attempt is no
-    more, and it neither condemns nor calls off.
+    more, and it neither condemns nor calls off what is the other one's.
     """
     context_id = context.context_id
     gate = Gate(RecordKind.COLLECTING, after=True)
     async with held_up(world, context, gate) as slow:
-        gate.after = False
-        gate.kind = RecordKind.PRUNED  # nobody else is held up
-        assert 1 == (await sweep(world.sender, context_id)).collected
-    swept = await slow
-    assert (0, 0) == (swept.collected, swept.called_off)
-    assert [Collecting, Collecting, Condemned, Collected] == steps(await history(world.sender, context_id))
+        gate.reached.clear()
+        quick = asyncio.create_task(sweep(world.sender, context_id))
+        async with deadline(10, "the other sweep's announcement"):
+            await gate.reached.wait()
+    assert {0, 1} == {(await slow).collected, (await quick).collected}
+    found = await history(world.sender, context_id)
+    assert [Collecting, Collecting, Condemned, Collected] == steps(found)
+    _, announced, condemned, _ = (r for r in found.records if isinstance(r, CollectionBase))
+    assert announced.attempt == condemned.attempt
 
 
 # --- faults ------------------------------------------------------------------------------------------------
@@ -285,6 +288,8 @@ async def test_a_sweeper_ends_when_it_is_told_to() -> None:
         began = asyncio.Event()
 
         async def complete(self) -> bool:
+            if self.began.is_set():
+                await asyncio.Event().wait()
             self.began.set()
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from sexton.schemas import subjects
 from sexton.schemas.failure import FailureReason
 from sexton.schemas.incidents import IncidentStatus
 from sexton.worker.cli.codes import ExitCode
 from sexton.worker.embedded import NatsServer
+from sexton.worker.pager.targets import open_targets
 from tests.pager_kit.receiver import Receiver, broken, cut_off, never, receiving, receiving_aside
 from tests.pager_kit.scene import (
     Scene,
@@ -143,7 +145,7 @@ async def test_a_pager_as_a_program_shows_no_secret_and_ends_in_order(
 
         clean(pager.stdout, pager.stderr)
         assert "C0NTENT" not in pager.stderr
-        for word in ("pager.ready", "pager.not_accepted", "HTTP 500", "pager.stopped"):
+        for word in ("pager.ready", "pager.not_accepted", "HTTP 500", "the pager ends", "pager.stopped"):
             assert word in pager.stderr
         assert "Traceback" not in pager.stderr
         # Given back, and not acknowledged.
@@ -273,3 +275,16 @@ def test_no_nats_is_unavailable(cli: Cli, tmp_path: Path) -> None:
     ran = cli("failures", "--nats", "nats://127.0.0.1:1")
 
     assert (ExitCode.UNAVAILABLE, b"") == (ran.code, ran.out)
+
+
+def test_an_address_is_given_the_time_that_the_settings_say() -> None:
+    """Apprise itself gives up after four seconds; unless the address says how long."""
+    hidden = [SecretStr("json://127.0.0.1:1/x"), SecretStr("json://127.0.0.1:1/x?rto=7")]
+    usual, own = (next(iter(target._service)) for target in open_targets(hidden, attempt_s=30.0))
+    assert (30.0, 7.0) == (usual.socket_read_timeout, own.socket_read_timeout)
+
+
+def test_addresses_without_a_blank_between_them_are_targets_of_their_own() -> None:
+    """Else one that is broken would have the other paged again and again."""
+    targets = open_targets([SecretStr("json://127.0.0.1:1/x,json://127.0.0.1:2/x")], attempt_s=1.0)
+    assert ["json-1", "json-2"] == [target.name for target in targets]

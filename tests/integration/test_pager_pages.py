@@ -5,11 +5,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from sexton.core.incidents import acknowledge
 from sexton.schemas import subjects
 from sexton.schemas.failure import FailureReason, HardFailureRecord
 from sexton.schemas.incidents import IncidentStatus, PageKind
 from sexton.worker.embedded import NatsServer
-from tests.pager_kit.receiver import Answer, Receiver, after, broken, cut_off, never, no_answer, receiving
+from sexton.worker.pager.incidents import Incidents
+from tests.pager_kit.receiver import (
+    Answer,
+    Receiver,
+    after,
+    broken,
+    cut_off,
+    drip,
+    never,
+    no_answer,
+    receiving,
+)
 from tests.pager_kit.scene import Clock, Scene, letter, over, paging, record, scene
 from tests.support.waiting import eventually
 
@@ -113,11 +125,12 @@ async def test_a_slow_receiver_gets_the_page_once(at: Scene, receiver: Receiver)
         await quiet(at, receiver)
 
 
-async def test_a_receiver_that_never_answers_is_given_up_for_another_attempt(
-    at: Scene, receiver: Receiver
+@pytest.mark.parametrize("answer", [never, drip])
+async def test_a_receiver_that_never_ends_its_answer_is_given_up_for_another_attempt(
+    at: Scene, receiver: Receiver, answer: Answer
 ) -> None:
     """An attempt is bounded; attempts are not."""
-    receiver.answers.append(never)
+    receiver.answers.append(answer)
     async with paging(at.nats_url, receiver.url, pager_attempt_s=0.3):
         await at.failed(record())
         await receiver.until(1)
@@ -148,6 +161,16 @@ async def test_an_address_that_is_broken_does_not_keep_the_page_from_another(
         assert 1 == len(receiver.received)
 
 
+async def test_an_address_that_hangs_does_not_hold_up_another(at: Scene, receiver: Receiver) -> None:
+    """With as many pages as are sent at once: each attempt has a thread of its own."""
+    async with receiving() as ill, paging(at.nats_url, ill.url, receiver.url, pager_attempt_s=60.0):
+        ill.usual = never
+        await at.failed(*(record(name) for name in "abcdefgh"))
+        await receiver.until(8)
+        await at.until_done()
+        assert [] == ill.accepted
+
+
 def _set() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
@@ -155,13 +178,22 @@ def _set() -> asyncio.Event:
 
 
 async def test_two_pagers_send_one_page(at: Scene, receiver: Receiver) -> None:
-    """As in a rolling update: a page belongs to whoever claims it first."""
-    async with paging(at.nats_url, receiver.url), paging(at.nats_url, receiver.url):
-        for name in "abcdefgh":
-            await at.failed(record(name))
+    """As in a rolling update: a page belongs to whoever claims it first, while it is under way and after."""
+    slowly = asyncio.Event()
+    receiver.usual = after(slowly)
+    pages = [record(name) for name in "abcdefgh"]
+    async with paging(at.nats_url, receiver.url) as one, paging(at.nats_url, receiver.url) as other:
+        await at.failed(*pages)
+        await receiver.until_arrived(8)
+        for pager in (one, other):
+            await pager._pages.turn()
+            claimed = [pager._incidents.get(about.fingerprint) for about in pages]
+            assert all(incident and incident.page for incident in claimed), "it knows of all of them"
+            await pager._pages.turn()
+        slowly.set()
         await receiver.until(8)
         await quiet(at, receiver)
-    assert len(receiver.received) == len({page.page_id for page in receiver.received})
+    assert 9 == len(receiver.received) == len({page.page_id for page in receiver.received})
 
 
 # --- groups ------------------------------------------------------------------------------------------
@@ -360,6 +392,30 @@ async def test_a_stream_that_is_made_anew_is_followed_from_its_beginning(
         await at.until_incident(record(), lambda i: i.count == 4, "the new record")
 
 
+async def test_a_record_counts_before_it_is_acknowledged_whatever_else_was_read(
+    at: Scene, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: of a stream that was made anew, a record may come before it is noticed that it was."""
+
+    async def nothing_new(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(Incidents, "catch_up", nothing_new)
+    async with paging(at.nats_url, receiver.url):
+        await at.failed(record())
+        await receiver.until(1)
+        await quiet(at, receiver)
+
+
+async def test_what_is_kept_and_cannot_be_read_is_begun_anew(at: Scene, receiver: Receiver) -> None:
+    """It is paged once more, which is better than never; and it holds up nobody."""
+    await at.js.publish(subjects.incident(record().fingerprint), b"no incident")
+    async with paging(at.nats_url, receiver.url):
+        await at.failed(record())
+        await receiver.until(1)
+        await quiet(at, receiver)
+
+
 async def _exists(at: Scene) -> bool:
     try:
         await at.consumer()
@@ -395,9 +451,6 @@ async def test_an_acknowledged_incident_pages_no_more_and_its_end_is_told(
 
 
 async def _acknowledge(at: Scene, about: HardFailureRecord) -> None:
-    from sexton.core.incidents import acknowledge
-    from sexton.worker.pager.incidents import Incidents
-
     known = Incidents(at.client, 5.0)
     await known.load()
     written = await known.update(about.fingerprint, lambda now: now and acknowledge(now, 1))

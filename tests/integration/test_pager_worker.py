@@ -18,9 +18,10 @@ from sexton.worker.adapters.cold import _key
 from sexton.worker.app import Worker
 from sexton.worker.cli.asking import Operator
 from sexton.worker.embedded import EmbeddedServers
+from sexton.worker.failures import FailureStream
 from tests.core_kit.build import append, leaf, prune
 from tests.pager_kit.receiver import Receiver, receiving
-from tests.pager_kit.scene import Scene, paging, scene
+from tests.pager_kit.scene import Scene, paging, record, scene
 from tests.support.waiting import eventually
 from tests.worker_kit.sender import Sender, pointer_to
 from tests.worker_kit.service import cold_folder, serving
@@ -148,3 +149,13 @@ async def test_a_collection_that_is_stuck_pages_and_its_end_is_told(
         assert ["Sexton: stuck collection: ctx l0:a version 1"] == await whole.titles(1)
         refusing.set()
         assert "Sexton: resolved: stuck collection: ctx l0:a version 1" == (await whole.titles(2))[1]
+
+
+async def test_a_try_that_was_stored_after_all_is_stored_once(own_servers: EmbeddedServers) -> None:
+    """C26: a duplicate means delivered."""
+    async with scene(own_servers.nats_url) as at:
+        stream = FailureStream(at.client, 5.0)
+        for _ in range(2):
+            await stream.add(record(), "the same")
+        await stream.add(record(), "another")
+        assert 2 == (await at.js.stream_info(subjects.STREAM_FAILURES)).state.messages

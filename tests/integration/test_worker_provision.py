@@ -26,9 +26,10 @@ from sexton.worker.provision import (
 )
 from sexton.worker.settings import WorkerSettings
 from tests.core_kit.build import append
+from tests.support.processes import Programs
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.sender import Sender, publish_until_stored
-from tests.worker_kit.service import serving, settings
+from tests.worker_kit.service import ready, serving, settings, start_worker
 
 SETTINGS = WorkerSettings(partitions=2)
 
@@ -316,6 +317,21 @@ async def test_provisioning_goes_on_until_jetstream_answers(
             await sender.js.delete_consumer(subjects.STREAM_COMMANDS, partition_durable(partition))
         await works(sender, "after")
         assert tries >= 3
+
+
+async def test_a_worker_gives_up_when_what_is_there_is_no_longer_as_meant(
+    own_servers: EmbeddedServers, programs: Programs
+) -> None:
+    """I9: found out while it runs: it ends, with the difference and with a status of its own."""
+    worker = start_worker(programs, own_servers)
+    await ready(worker)
+    async with jetstream(own_servers.nats) as js:
+        config = (await js.stream_info(subjects.STREAM_DEAD)).config
+        await js.update_stream(config.evolve(max_age=3600.0))
+        await js.delete_consumer(subjects.STREAM_COMMANDS, partition_durable(0))
+        assert 0 != await worker.exit_code(within_s=20)
+    assert "worker.gives_up" in worker.stderr
+    assert "max_age" in worker.stderr
 
 
 async def test_a_restart_that_keeps_the_data_loses_nothing(own_servers: EmbeddedServers) -> None:

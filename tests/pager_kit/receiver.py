@@ -66,6 +66,15 @@ async def never(writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
 
+async def drip(writer: asyncio.StreamWriter) -> None:
+    """Answers 200, and then a byte at a time, always in time for whoever waits for the next one."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    while True:
+        writer.write(b".")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
 def after(event: asyncio.Event) -> Answer:
     """Accepts it, slowly: once `event` is set."""
 

@@ -59,6 +59,18 @@ async def test_a_pin_taken_before_the_first_heartbeat() -> None:
             assert pinned.proven
 
 
+async def test_a_pin_under_a_lease_that_the_registry_has_just_lost() -> None:
+    """Registered anew, with all pins, before the block is entered."""
+    async with rig() as r:
+        spans = await r.leaves("a", "b")
+        async with pin(r, spans[0], cost=EXPENSIVE) as first:
+            r.service.registries.clear()
+            async with pin(r, spans[1]) as second:
+                assert {(spans[0], 1): EXPENSIVE, (spans[1], 1): CHEAP} == held(r)
+                assert first.proven
+                assert second.proven
+
+
 async def test_an_older_version_can_be_pinned_while_it_is_kept() -> None:
     """A tombstone that nobody has announced: its bytes are there."""
     async with rig() as r:

@@ -41,6 +41,26 @@ async def test_a_rewrite_between_the_look_and_the_pin() -> None:
         assert {(span_id, 2): IMMOVABLE} == held(r) == claimed(r)
 
 
+async def test_a_rewrite_while_a_second_pin_waits_for_its_turn() -> None:
+    """The version is pinned already, so nobody is asked: the tree is looked at again."""
+    async with rig(**PATIENT) as r:
+        span_id, other = await r.leaves("a", "b")
+        await r.another()
+        async with pin(r, span_id):
+            await r.clock.rest()
+            r.transport.parts.hold()
+            busy = asyncio.create_task(r.context.pin(other, version=1).__aenter__())
+            await r.clock.rest()
+            scope = r.context.pin(span_id)
+            entering = asyncio.create_task(scope.__aenter__())
+            await r.clock.rest()
+            await rewrite_elsewhere(r, span_id)
+            r.transport.parts.release()
+            await r.run(busy)
+            assert 2 == (await r.run(entering)).version
+            assert {(span_id, 1), (span_id, 2), (other, 1)} == set(held(r))
+
+
 async def test_a_rewrite_that_this_holder_has_not_heard_of() -> None:
     """Its bump is lost: the answer to the pin says that the version is not current any more."""
     async with rig(**PATIENT) as r:

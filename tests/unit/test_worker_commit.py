@@ -151,6 +151,24 @@ class _Forgetful:
         return getattr(self._store, name)
 
 
+async def test_nothing_is_said_before_the_record_is_stored() -> None:
+    """C19: however long the log takes to answer."""
+    stored = asyncio.Event()
+
+    class _SlowLog(MemoryLog):
+        async def append(self, context_id: str, data: bytes, expected: int) -> int:
+            await stored.wait()
+            return await super().append(context_id, data, expected)
+
+    world = World(_SlowLog())
+    telling = asyncio.ensure_future(world.outcome(append("go", "a")))
+    for _ in range(500):
+        await asyncio.sleep(0)
+    assert not telling.done()
+    stored.set()
+    assert isinstance(await telling, Committed)
+
+
 # --- the log's ambiguities ---------------------------------------------------------------------------
 
 

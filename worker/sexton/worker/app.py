@@ -82,6 +82,7 @@ class Worker:
         # long after its sender gave up.
         self._client = HardenedClient()
         self._application: FastStream | None = None
+        self._fatal: ProvisionError | None = None
         self._to_provision = asyncio.Event()
         self._provisioned = {stream.name for stream in streams(settings)} | {
             f"{stream}.{consumer.durable_name}" for stream, consumer in consumers(settings)
@@ -151,6 +152,8 @@ class Worker:
                 yield
             finally:
                 await self.close()
+            if self._fatal is not None:
+                raise self._fatal
 
         self._application = FastStream(
             self.broker, lifespan=lifespan, after_startup=[self.listen], logger=None
@@ -388,6 +391,7 @@ class Worker:
                 delay_s = min(2 * delay_s, longest_s)
             except ProvisionError as e:
                 log.critical("worker.gives_up", reason=e.message)
+                self._fatal = e
                 if self._application is not None:
                     self._application.exit()
                 return

@@ -36,6 +36,9 @@ MAX_REPORTING: Final = 1000
 MAX_OPEN: Final = 100_000
 """Open failures that a worker keeps in mind. Beyond that, an end is for an operator to state."""
 
+LONGEST_REPEAT_S: Final = 600.0
+"""What lasts is recorded less and less often, and at least so often."""
+
 BYTES: Final = frozenset({FailureReason.LOST, FailureReason.CORRUPT})
 """What is over once the whole bytes are found."""
 
@@ -270,6 +273,7 @@ class FailureReports:
     async def _report(self, fingerprint: str) -> None:
         """Records a failure at once, and then its repeats together, for as long as there are any."""
         reporting = self._reporting[fingerprint]
+        every_s = self._every_s
         try:
             while reporting.count and not cancelled():
                 count, reporting.count = reporting.count, 0
@@ -277,7 +281,8 @@ class FailureReports:
                 await self._add(reporting.record.model_copy(update=several))
                 reporting.first = False
                 self._done.set()
-                await self._sleep(self._every_s)
+                await self._sleep(every_s)
+                every_s = min(2 * every_s, max(self._every_s, LONGEST_REPEAT_S))
         finally:
             del self._reporting[fingerprint]
             self._done.set()

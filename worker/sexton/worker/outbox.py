@@ -14,15 +14,12 @@ from sexton.schemas.errors import Unavailable
 from sexton.schemas.outcome import REPLY_HEADER
 
 _MESSAGE_ID: Final = "Nats-Msg-Id"
-_MAX_INBOX_CHARACTERS: Final = 256
-"""A subject that does not fit into the server's control line costs the connection."""
 
 
 def reply_of(headers: Mapping[str, str] | None) -> str | None:
     """The inbox that a command names for its outcome; None if there is none, or it is no inbox."""
     found = (headers or {}).get(REPLY_HEADER)
-    usable = found is not None and len(found) <= _MAX_INBOX_CHARACTERS and subjects.is_inbox(found)
-    return found if usable else None
+    return found if found is not None and subjects.is_inbox(found) else None
 
 
 class Outbox:

@@ -75,7 +75,8 @@ class WorkerSettings(BaseSettings):
     """A collection that was announced and is not done after so long is reported as a failure."""
 
     failure_repeat_s: Annotated[float, Field(gt=0)] = 10.0
-    """Between two records of the same hard failure; what is noticed meanwhile is counted."""
+    """Between the first two records of the same hard failure; doubles up to ten minutes while it is noticed
+    again. What is noticed meanwhile is counted."""
     failure_attempts: Annotated[int, Field(ge=1)] = 20
     """Tries to record a hard failure before it is left to the log."""
 

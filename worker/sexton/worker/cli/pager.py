@@ -38,7 +38,9 @@ def _run() -> None:
     settings = _settings()
     logs.configure(settings.log_level, json=settings.log_json)
     from sexton.worker.pager.app import Pager  # noqa: PLC0415 - takes a second to import
+    from sexton.worker.pager.targets import trust_own_logs  # noqa: PLC0415
 
+    trust_own_logs()
     asyncio.run(Pager(settings).application().run())
 
 

@@ -41,7 +41,9 @@ _UNREADABLE: Final = "unreadable"
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    incident: Incident
+    """What is in the stream; without an incident if it cannot be read: then it is begun anew, and paged."""
+
+    incident: Incident | None
     sequence: int
 
 
@@ -64,7 +66,7 @@ class Incidents:
         return None if found is None else found.incident
 
     def __iter__(self) -> Iterator[Incident]:
-        return (stored.incident for stored in list(self._stored.values()))
+        return (stored.incident for stored in list(self._stored.values()) if stored.incident is not None)
 
     async def load(self) -> None:
         """Reads what others have written since, which may be all of them. Raises `Unavailable`."""
@@ -76,9 +78,8 @@ class Incidents:
             found: dict[str, _Stored] = {}
             async for messages in read_stream(self._js, stream, 0, timeout_s=self._timeout_s):
                 for message in messages:
-                    stored = _read(message.data, message.metadata.sequence.stream)
-                    if stored is not None:
-                        found[stored.incident.fingerprint] = stored
+                    fingerprint = _ALGORITHM + message.subject.rpartition(".")[2]
+                    found[fingerprint] = _read(message.data, message.metadata.sequence.stream)
             self._stored = found
             self._read_upto = last
         await self.tell()
@@ -209,13 +210,11 @@ class Incidents:
             return
         except OUTAGES as e:
             raise unavailable(subjects.STREAM_INCIDENTS, e) from None
-        stored = _read(found.data or b"", found.seq or 0)
-        if stored is None:
-            raise Unavailable("an incident was written by a newer pager", operation=subjects.STREAM_INCIDENTS)
-        self._stored[fingerprint] = stored
+        self._stored[fingerprint] = _read(found.data or b"", found.seq or 0)
 
 
 _STREAM_NOT_FOUND: Final = 10059
+_ALGORITHM: Final = "sha256:"
 
 
 def report_of(message: Msg) -> Report | None:
@@ -250,9 +249,9 @@ def _letter(message: Msg) -> DeadLetter:
         )
 
 
-def _read(data: bytes, sequence: int) -> _Stored | None:
+def _read(data: bytes, sequence: int) -> _Stored:
     try:
         return _Stored(decode(Incident, data), sequence)
     except PeerError as e:
         log.error("pager.incident_unreadable", reason=e.code, sequence=sequence)  # noqa: TRY400
-        return None
+        return _Stored(None, sequence)

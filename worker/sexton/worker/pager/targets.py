@@ -1,7 +1,7 @@
 """Where pages go: Apprise URLs, one target each. An address holds secrets, and nothing here ever shows one.
 
 Apprise, and the libraries under it, write addresses into their logs, and so into ours if they could. `hush`
-keeps them from it; what an operator needs to know of a failed attempt is taken from the result instead.
+and `trust_own_logs` keep them from it. What an operator must know of a failed attempt is in the result.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 import structlog
-from apprise import Apprise, AppriseResult, NotifyFormat, NotifyType
+from apprise import Apprise, AppriseAsset, AppriseResult, NotifyBase, NotifyFormat, NotifyType
 from pydantic import SecretStr
 
 from sexton.schemas.errors import InvalidInput
@@ -25,7 +25,7 @@ _TYPES: Final = {
     PageKind.REPEATED: NotifyType.FAILURE,
     PageKind.RESOLVED: NotifyType.SUCCESS,
 }
-_schema_re: Final = re.compile(r"([a-z][a-z0-9]{0,19})://", re.IGNORECASE)
+_scheme_re: Final = re.compile(r"([a-z][a-z0-9]{0,19})://", re.IGNORECASE)
 _status_re: Final = re.compile(r"\berror=([1-5][0-9]{2})\b")
 
 MAX_THREADS: Final = 256
@@ -46,26 +46,17 @@ class Target(Protocol):
 
 
 class AppriseTarget:
-    """One Apprise URL."""
+    """One address of Apprise's."""
 
-    def __init__(self, url: SecretStr, position: int, *, attempt_s: float) -> None:
-        """Args: the address, its position from one, and the longest that an attempt may take.
-
-        Raises:
-            InvalidInput: Apprise cannot make anything of the address.
-        """
-        found = _schema_re.match(url.get_secret_value())
-        self.name = f"{found[1].lower() if found else 'unknown'}-{position}"
+    def __init__(self, service: NotifyBase, name: str, *, attempt_s: float) -> None:
+        """Args: the address, loaded; what to call it; and the longest that an attempt may take."""
+        self.name = name
         self._attempt_s = attempt_s
-        self._services = Apprise()
-        if not self._services.add(url.get_secret_value()):
-            raise InvalidInput(
-                f"SEXTON_PAGER_URLS: Apprise cannot use address {position}", field="pager_urls"
-            )
-        for service in self._services:
-            # Its own four seconds would give up on a page that a slow receiver is about to accept.
-            if service.socket_read_timeout == type(service).socket_read_timeout:
-                service.socket_read_timeout = attempt_s
+        # Its own four seconds would give up on a page that a slow receiver is about to accept.
+        if service.socket_read_timeout == type(service).socket_read_timeout:
+            service.socket_read_timeout = attempt_s
+        self._service = Apprise(asset=_asset())
+        self._service.add(service)
 
     async def send(self, title: str, body: str, kind: PageKind | None) -> bool:
         """See `Target`."""
@@ -80,7 +71,7 @@ class AppriseTarget:
 
     def _notify(self, title: str, body: str, kind: PageKind | None) -> tuple[bool, str]:
         try:
-            result = self._services.notify(
+            result = self._service.notify(
                 body,
                 title=title,
                 notify_type=_TYPES[kind] if kind is not None else NotifyType.INFO,
@@ -95,33 +86,55 @@ class AppriseTarget:
 def open_targets(urls: Sequence[SecretStr], *, attempt_s: float) -> list[AppriseTarget]:
     """The targets of a list of addresses. Raises `InvalidInput` if there is none, or one cannot be used."""
     hush()
-    if not urls:
+    targets: list[AppriseTarget] = []
+    for position, url in enumerate(urls, start=1):
+        # What stands between two blanks may still be several addresses.
+        services = Apprise(asset=_asset())
+        if not services.add(url.get_secret_value()):
+            why = f"SEXTON_PAGER_URLS: Apprise cannot use address {position}"
+            raise InvalidInput(why, field="pager_urls")
+        for service in services:
+            name = f"{_scheme(url)}-{len(targets) + 1}"
+            targets.append(AppriseTarget(service, name, attempt_s=attempt_s))
+    if not targets:
         raise InvalidInput("SEXTON_PAGER_URLS names no address: nobody would be paged", field="pager_urls")
-    return [AppriseTarget(url, i, attempt_s=attempt_s) for i, url in enumerate(urls, start=1)]
+    return targets
 
 
 def hush() -> None:
-    """Keeps the logs of Apprise, and of the libraries that its plugins use, out of ours."""
+    """Keeps the logs of Apprise, and of the libraries that most of its plugins use, to themselves."""
     for name in _LEAKY:
         logger = logging.getLogger(name)
         logger.handlers[:] = [logging.NullHandler()]
         logger.propagate = False
         # Not lower, whatever ours is: Apprise makes up long texts for DEBUG. Not higher: see `_reason`.
         logger.setLevel(logging.WARNING)
+
+
+def trust_own_logs() -> None:
+    """Lets nothing into the program's log that a library writes which a plugin may bring, whatever its name.
+
+    For a program of which the pager is all; to be called once logging is configured.
+    """
     for handler in logging.getLogger().handlers:
-        if not any(isinstance(f, _OursOnly) for f in handler.filters):
-            handler.addFilter(_OursOnly())
-
-
-class _OursOnly(logging.Filter):
-    """Lets no log through of a library that a plugin may bring, whatever its name is."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.name.partition(".")[0] in _TRUSTED
+        handler.addFilter(lambda record: record.name.partition(".")[0] in _TRUSTED)
 
 
 _TRUSTED: Final = frozenset({"sexton", "faststream", "nats", "asyncio", "root"})
 _LEAKY: Final = ("apprise", "requests", "urllib3")
+
+
+def _asset() -> AppriseAsset:
+    """Without a time-out of its own, Apprise sends in the thread that asks it to.
+
+    With one it uses a pool of few threads, in which addresses that hang would hold up all others.
+    """
+    return AppriseAsset(service_timeout=0)
+
+
+def _scheme(url: SecretStr) -> str:
+    found = _scheme_re.match(url.get_secret_value())
+    return found[1].lower() if found else "unknown"
 
 
 def _reason(result: AppriseResult) -> str:
