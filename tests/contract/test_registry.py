@@ -76,8 +76,8 @@ async def a_lease_that_has_run_out_holds_nothing(bench: Bench) -> None:
     holder = Client(bench, ttl_ms=1)
     await holder.register(A)
     await bench.elapse(5)
-    assert set() == await holders_of(bench, A)
     assert {} == (await bench.registry.live(bench.context_id, [A])).pins
+    assert set() == await holders_of(bench, A)
     for call in (holder.beat(), holder.pin(B), holder.release(A)):
         with pytest.raises(LeaseLost):
             await call
@@ -125,6 +125,18 @@ async def leaving_gives_up_lease_and_pins(bench: Bench) -> None:
     await holder.leave()
     with pytest.raises(Fenced):
         await Client(bench, incarnation=1).beat()
+
+
+@case
+async def what_comes_after_the_farewell_begins_nothing(bench: Bench) -> None:
+    """I5: a message from before, late. Its lease would hold what nobody needs any more."""
+    holder = Client(bench)
+    await holder.register()
+    await holder.pin(A)
+    late = holder.heartbeat(register_new=True, pins=holder.pins())
+    await holder.leave()
+    await bench.registry.beat(late)
+    assert set() == await holders_of(bench, A)
 
 
 @case
@@ -211,8 +223,8 @@ async def the_live_pins_of_two_holders_count_by_the_highest_cost(bench: Bench) -
 
 @case
 async def an_expired_pin_does_not_count_beside_a_good_one(bench: Bench) -> None:
-    await Client(bench, "h2", ttl_ms=1).register(A, cost=PinCost.IMMOVABLE)
     await Client(bench).register(A)
+    await Client(bench, "h2", ttl_ms=1).register(A, cost=PinCost.IMMOVABLE)
     await bench.elapse(5)
     assert {A: PinCost.CHEAP} == (await bench.registry.live(bench.context_id, [A])).pins
 

@@ -1,6 +1,7 @@
 """`sexton pager` and `sexton failures`: what they say, and what they never say."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ import pytest
 from pydantic import SecretStr
 
 from sexton.schemas import subjects
+from sexton.schemas.errors import InvalidInput
 from sexton.schemas.failure import FailureReason
 from sexton.schemas.incidents import IncidentStatus
 from sexton.worker.cli.codes import ExitCode
 from sexton.worker.embedded import NatsServer
-from sexton.worker.pager.targets import open_targets
+from sexton.worker.pager.targets import open_targets, trust_own_logs
 from tests.pager_kit.receiver import Receiver, broken, cut_off, never, receiving, receiving_aside
 from tests.pager_kit.scene import (
     Scene,
@@ -151,6 +153,34 @@ async def test_a_pager_as_a_program_shows_no_secret_and_ends_in_order(
         # Given back, and not acknowledged.
         info = await found.consumer()
         assert 0 == (info.ack_floor.stream_seq if info.ack_floor else 0)
+
+
+async def test_what_apprise_logs_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It writes addresses, and answers; so do the libraries under it."""
+    caplog.set_level("DEBUG")
+    async with receiving() as receiver:
+        receiver.usual = broken
+        (target,) = open_targets([SecretStr(receiver.url)], attempt_s=5.0)
+        assert not await target.send("title", "body", None)
+    with pytest.raises(InvalidInput):
+        open_targets([SecretStr("nonsense://S3CRET@host")], attempt_s=5.0)
+    assert [] == [r.name for r in caplog.records if r.name.partition(".")[0] in ("apprise", "urllib3")]
+    clean(caplog.text)
+
+
+def test_what_other_libraries_log_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are plugins for everything, and each may bring one."""
+    seen: list[str] = []
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.name)
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [Noting()])
+    trust_own_logs()
+    for name in ("sexton.pager", "some_plugin.client", "nats.aio"):
+        logging.getLogger(name).critical("what it says")
+    assert ["sexton.pager", "nats.aio"] == seen
 
 
 def test_settings_do_not_show_the_addresses() -> None:

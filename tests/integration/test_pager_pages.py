@@ -203,7 +203,10 @@ async def test_repeats_are_one_page_with_a_count(at: Scene, receiver: Receiver) 
     """Also those that stand in line behind records that wait for their page."""
     await receiver.down()
     async with paging(at.nats_url, receiver.url, pager_lanes=2):
-        await at.failed(*[record()] * 9, record(observations=11), record("b"), record("c"))
+        await at.failed(record(), record())
+        await eventually(at.consumer, until=lambda info: info.num_ack_pending == 2, what="full lanes")
+        await at.until_incident(record(), lambda i: i.count == 2, "a count of those")
+        await at.failed(*[record()] * 7, record(observations=11), record("b"), record("c"))
         await at.until_incident(record(), lambda i: i.count == 20, "a count of all")
         await at.until_incident(record("c"), lambda i: i.page is not None, "what came last")
         assert 2 == (await at.consumer()).num_ack_pending

@@ -65,7 +65,7 @@ async def test_a_pin_under_a_lease_that_the_registry_has_just_lost() -> None:
         spans = await r.leaves("a", "b")
         async with pin(r, spans[0], cost=EXPENSIVE) as first:
             r.service.registries.clear()
-            async with pin(r, spans[1]) as second:
+            async with pin(r, spans[1], version=1) as second:
                 assert {(spans[0], 1): EXPENSIVE, (spans[1], 1): CHEAP} == held(r)
                 assert first.proven
                 assert second.proven
