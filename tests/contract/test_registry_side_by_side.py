@@ -17,7 +17,7 @@ from sexton.core.collection import Version
 from sexton.core.sweep import Observation
 from sexton.schemas.errors import SextonError
 from sexton.schemas.leases import PinCost
-from tests.sim.effort import search
+from tests.sim.effort import PATIENCE, search
 from tests.sim.registry_bench import A, B, Bench, C, Client, MemoryBench, ServerBench
 
 HOLDERS = st.sampled_from(["h1", "h1", "h2"])
@@ -199,6 +199,7 @@ async def _each(*calls: Awaitable[Any]) -> list[Any]:
     return found
 
 
+@PATIENCE
 def test_the_script_and_the_memory_answer_the_same(any_redis_url: str) -> None:
     """Whatever is done to the one and the other."""
     with asyncio.Runner() as loop:

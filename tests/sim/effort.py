@@ -6,6 +6,7 @@ The switch is the same as for `tests/property`: `SEXTON_HYPOTHESIS=thorough`.
 import os
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 THOROUGH: Final = os.environ.get("SEXTON_HYPOTHESIS") == "thorough"
@@ -14,6 +15,10 @@ THOROUGH: Final = os.environ.get("SEXTON_HYPOTHESIS") == "thorough"
 def effort(moderate: int, thorough: int) -> int:
     """How many examples, seeds or steps."""
     return thorough if THOROUGH else moderate
+
+
+PATIENCE: Final = pytest.mark.timeout(effort(120, 7_200))
+"""For a test that is one long search."""
 
 
 def search(moderate: int, thorough: int, *, steps: int = 50) -> settings:

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.sim.chaos import Chaos
-from tests.sim.effort import THOROUGH, effort
+from tests.sim.effort import PATIENCE, THOROUGH, effort
 from tests.sim.seeded import Seeded
 from tests.sim.world import World
 
@@ -18,6 +18,7 @@ SEEDS = effort(80, 4_000)
 STEPS = effort(250, 500)
 
 
+@PATIENCE
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_nothing_held_is_deleted_and_nothing_free_is_kept(group: int) -> None:
     """I4 after every step, I5 at the end."""
