@@ -12,9 +12,19 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import structlog
 
 from sexton.worker.embedded import EmbeddedServer, EmbeddedServers, NatsServer, ValkeyServer
 from tests.support.processes import Programs
+
+
+@pytest.fixture(autouse=True)
+def logging_unset() -> Iterator[None]:
+    """Each test starts as a program does: with nothing said about logging, whatever was said before."""
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    yield
+    structlog.reset_defaults()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
