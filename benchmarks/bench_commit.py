@@ -33,7 +33,7 @@ from sexton.schemas.outcome import REPLY_HEADER, Committed
 from sexton.schemas.span import NewSpan
 from sexton.worker.embedded import ChildProcess, EmbeddedServers
 from sexton.worker.provision import partition_durable, provision
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 
 CONTEXTS: Final = 16
 IN_FLIGHT: Final = 64
@@ -213,8 +213,8 @@ async def measured(folder: Path, name: str, figures: Callable[[str], Awaitable[N
         await figures(servers.nats_url)
 
 
-def _settings(url: str) -> WorkerSettings:
-    return WorkerSettings(nats_url=url, partitions=PARTITIONS)
+def _settings(url: str) -> Settings:
+    return Settings(nats_url=url, partitions=PARTITIONS)
 
 
 async def run(count: int) -> list[Figure]:
@@ -249,11 +249,11 @@ WORKER: Final = """
 import asyncio
 from sexton.worker import logs
 from sexton.worker.app import Worker
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 
 async def serve():
     logs.configure("WARNING")
-    application = Worker(WorkerSettings()).application()
+    application = Worker(Settings()).application()
     application.after_startup(lambda: print("ready", flush=True))
     await application.run()
 

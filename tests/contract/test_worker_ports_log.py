@@ -15,7 +15,7 @@ from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.embedded import NatsServer
 from sexton.worker.ports import Entry, Log, LostRaceError
 from sexton.worker.provision import streams
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.sender import pub, publish_raw
 from tests.worker_kit.stores import MemoryLog
@@ -34,7 +34,7 @@ async def connected(server: NatsServer) -> AsyncIterator[Client]:
 
 
 async def make_stream(client: Client) -> None:
-    config = next(s for s in streams(WorkerSettings()) if s.name == subjects.STREAM_LOG)
+    config = next(s for s in streams(Settings()) if s.name == subjects.STREAM_LOG)
     await client.jetstream().add_stream(config)
 
 

@@ -186,7 +186,7 @@ def test_what_other_libraries_log_is_not_logged(monkeypatch: pytest.MonkeyPatch)
 def test_settings_do_not_show_the_addresses() -> None:
     """However they are printed."""
     config = settings("nats://127.0.0.1:1", "json://S3CRET")
-    clean(repr(config), str(config), config.model_dump_json(), repr(config.urls))
+    clean(repr(config), str(config), config.model_dump_json(), repr(config.page_targets))
 
 
 # --- sexton failures ---------------------------------------------------------------------------------

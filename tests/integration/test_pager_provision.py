@@ -10,7 +10,7 @@ from sexton.schemas import subjects
 from sexton.worker.embedded import NatsServer
 from sexton.worker.pager.app import consumers
 from sexton.worker.provision import ProvisionError, ensure, failure_streams, provision
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 from tests.pager_kit.receiver import receiving
 from tests.pager_kit.scene import paging, record, scene, settings
 
@@ -22,7 +22,7 @@ async def test_a_pager_starts_before_any_worker_and_they_agree(own_nats: NatsSer
         js = client.jetstream(timeout=5)
         made = {info.config.name for info in await js.streams_info()}
         assert {subjects.STREAM_FAILURES, subjects.STREAM_DEAD, subjects.STREAM_INCIDENTS} == made
-        await provision(js, WorkerSettings(partitions=2))
+        await provision(js, Settings(partitions=2))
         await client.close()
     async with receiving() as receiver, paging(own_nats.url, receiver.url):
         pass

@@ -24,14 +24,14 @@ from sexton.worker.provision import (
     provision,
     streams,
 )
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 from tests.core_kit.build import append
 from tests.support.processes import Programs
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.sender import Sender, publish_until_stored
 from tests.worker_kit.service import ready, serving, settings, start_worker
 
-SETTINGS = WorkerSettings(partitions=2)
+SETTINGS = Settings(partitions=2)
 
 
 @asynccontextmanager
@@ -140,7 +140,7 @@ async def test_other_partitions_than_the_stream_has_are_an_error(own_nats: NatsS
     async with jetstream(own_nats) as js:
         await provision(js, SETTINGS)
         with pytest.raises(ProvisionError, match="subject_transform"):
-            await provision(js, WorkerSettings(partitions=4))
+            await provision(js, Settings(partitions=4))
 
 
 async def test_another_stream_on_our_subjects_is_an_error(own_nats: NatsServer) -> None:
@@ -172,7 +172,7 @@ async def test_a_server_without_jetstream_is_unavailable(
     monkeypatch.setattr(server, "_configure", _without_jetstream(server))
     async with server:
         with pytest.raises(Unavailable, match="JetStream"):
-            async with Worker(WorkerSettings(nats_url=server.url, io_timeout_s=1.0)):
+            async with Worker(Settings(nats_url=server.url, io_timeout_s=1.0)):
                 pytest.fail("it started")
 
 
@@ -210,7 +210,7 @@ async def test_a_server_with_too_small_a_payload_is_refused(tmp_path: Path) -> N
 
 def test_the_usual_payload_is_enough() -> None:
     """nats-server's own default needs no change."""
-    check_payload(1024 * 1024, WorkerSettings())
+    check_payload(1024 * 1024, Settings())
 
 
 @pytest.mark.parametrize(

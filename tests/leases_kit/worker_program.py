@@ -14,7 +14,7 @@ from sexton.worker.adapters.cold import ObjectColdStore
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.app import Worker
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 
 LAST: Final = b"l0:c"
 """Of the spans whose old versions are collected, the one that is not deleted yet amid the deletes."""
@@ -56,7 +56,7 @@ def _patch(owner: type[Any], method: str, name: str) -> None:
 
 def main() -> None:
     """Runs the worker until SIGTERM."""
-    settings = WorkerSettings()
+    settings = Settings()
     logs.configure(settings.log_level)
     # Each sweep that hangs keeps its place.
     sexton.worker.app._OPS_CONCURRENCY = len(POINTS) + 1  # type: ignore[misc]

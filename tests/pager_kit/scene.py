@@ -22,8 +22,8 @@ from sexton.schemas.incidents import Incident
 from sexton.schemas.span import Identity
 from sexton.worker.pager.app import Pager
 from sexton.worker.pager.incidents import DURABLE
-from sexton.worker.pager.settings import PagerSettings
 from sexton.worker.provision import ensure, failure_streams
+from sexton.worker.settings import Settings
 from tests.support.processes import Program, Programs
 from tests.support.waiting import eventually
 
@@ -139,7 +139,7 @@ async def scene(nats_url: str) -> AsyncIterator[Scene]:
         await client.close()
 
 
-def settings(nats_url: str, *urls: str, **more: Any) -> PagerSettings:
+def settings(nats_url: str, *urls: str, **more: Any) -> Settings:
     """Settings for a test: everything is quick, and nothing repeats unless it is asked for."""
     fields: dict[str, Any] = {
         "nats_url": nats_url,
@@ -154,7 +154,7 @@ def settings(nats_url: str, *urls: str, **more: Any) -> PagerSettings:
         "io_timeout_s": 2.0,
         "grace_s": 2.0,
     }
-    return PagerSettings(**(fields | more))
+    return Settings(**(fields | more))
 
 
 @asynccontextmanager
@@ -165,7 +165,7 @@ async def paging(nats_url: str, *urls: str, clock: Any = None, **more: Any) -> A
         yield pager
 
 
-def environment(config: PagerSettings) -> Mapping[str, str]:
+def environment(config: Settings) -> Mapping[str, str]:
     """The same as variables, for a process."""
     return {
         f"SEXTON_{name.upper()}": str(value)

@@ -6,7 +6,7 @@ import pytest
 
 from sexton.schemas.errors import Unavailable
 from sexton.worker.demo.pace import WORKER, holder_settings, within
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 
 
 async def test_a_wait_that_is_over_names_what_was_waited_for() -> None:
@@ -30,7 +30,7 @@ def test_the_worker_takes_the_holders_leases(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in WORKER.items():
         monkeypatch.setenv(name, value)
 
-    worker, holder = WorkerSettings(), holder_settings(summary_timeout_s=20.0)
+    worker, holder = Settings(), holder_settings(summary_timeout_s=20.0)
 
     assert holder.lease_ttl_s <= worker.lease_ttl_max_s
     assert worker.sweep_interval_s < worker.quiet_s < holder.lease_ttl_s / 3

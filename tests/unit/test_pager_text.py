@@ -8,7 +8,7 @@ from sexton.schemas.incidents import Incident, PageKind, PageState
 from sexton.worker.pager import text
 from tests.pager_kit.scene import letter, over, record, settings
 
-RULES = settings("nats://127.0.0.1:1").rules
+RULES = settings("nats://127.0.0.1:1").page_rules
 T0 = 1_790_000_000_000
 
 

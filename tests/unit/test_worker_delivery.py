@@ -14,7 +14,7 @@ from sexton.schemas.codec import InvalidMessage
 from sexton.schemas.dead import DEAD_LETTER_HEADER
 from sexton.schemas.errors import LineageError, MalformedMessage, Unavailable, UnsupportedSchema
 from sexton.worker.delivery import Delivery
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 from tests.support.waiting import eventually
 
 MAX_DELIVERIES = 4
@@ -94,7 +94,7 @@ async def handle(message: Message, letters: DeadLetters, result: Any = None, **m
         if result is not None:
             await result()
 
-    await Delivery(WorkerSettings(**(fields | more)), lambda: js).handle(handler, msg)
+    await Delivery(Settings(**(fields | more)), lambda: js).handle(handler, msg)
 
 
 async def test_a_handled_message_is_acknowledged_once(letters: DeadLetters) -> None:

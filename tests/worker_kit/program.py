@@ -19,7 +19,7 @@ from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.app import Worker
 from sexton.worker.delivery import Delivery
 from sexton.worker.outbox import Outbox
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 
 POINTS: dict[str, tuple[Any, str, str]] = {
     "before the bytes": (ObjectColdStore, "write", "before"),
@@ -68,7 +68,7 @@ async def _hang(point: str, context_id: str) -> None:
 
 def main() -> None:
     """Runs the worker until SIGTERM."""
-    settings = WorkerSettings()
+    settings = Settings()
     logs.configure(settings.log_level)
     wanted: dict[str, str] = json.loads(os.environ.get("SEXTON_TEST_STOP_AT", "{}"))
     for point in set(wanted.values()):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sexton.worker.app import Worker
 from sexton.worker.embedded import EmbeddedServers
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 from tests.support.processes import Program, Programs
 from tests.support.waiting import deadline
 from tests.worker_kit.sender import Sender, sending
@@ -18,7 +18,7 @@ from tests.worker_kit.sender import Sender, sending
 ROOT: Final = Path(__file__).parents[2]
 
 
-def settings(servers: EmbeddedServers, **more: Any) -> WorkerSettings:
+def settings(servers: EmbeddedServers, **more: Any) -> Settings:
     """Settings for a test: few partitions, a short ack wait, the cold store beside the servers' data."""
     fields: dict[str, Any] = {
         "nats_url": servers.nats_url,
@@ -30,7 +30,7 @@ def settings(servers: EmbeddedServers, **more: Any) -> WorkerSettings:
         "retry_delay_s": 0.02,
         "io_timeout_s": 2.0,
     }
-    return WorkerSettings(**(fields | more))
+    return Settings(**(fields | more))
 
 
 def cold_folder(servers: EmbeddedServers) -> Path:

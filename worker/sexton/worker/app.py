@@ -55,7 +55,7 @@ from sexton.worker.provision import (
 )
 from sexton.worker.replies import reply
 from sexton.worker.rpc import RpcService
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 from sexton.worker.stuck import StuckWatch
 from sexton.worker.summarise import SummariseStage
 from sexton.worker.sweeper import Sweeper
@@ -73,7 +73,7 @@ _PULL_S: Final = 1.0
 class Worker:
     """One worker process, put together. Run its `application()`, or use it as a context manager."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.broker = _broker(settings, "sexton-worker", on_reconnect=self._on_reconnect)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -416,7 +416,7 @@ _SHOWN: Final = 80
 _CANCEL_AGAIN_S: Final = 0.2
 
 
-def _connection(settings: WorkerSettings) -> dict[str, Any]:
+def _connection(settings: Settings) -> dict[str, Any]:
     return {
         "connect_timeout": settings.io_timeout_s,
         # FastStream's pull loop spins without yielding once a connection gives up for good.
@@ -428,7 +428,7 @@ def _connection(settings: WorkerSettings) -> dict[str, Any]:
     }
 
 
-def _redis(settings: WorkerSettings, timeout_s: float) -> Redis:
+def _redis(settings: Settings, timeout_s: float) -> Redis:
     try:
         pool = BlockingConnectionPool.from_url(
             settings.redis_url.get_secret_value(),
@@ -445,7 +445,7 @@ def _redis(settings: WorkerSettings, timeout_s: float) -> Redis:
     return Redis.from_pool(pool)
 
 
-def _broker(settings: WorkerSettings, name: str, on_reconnect: Any) -> HardenedBroker:
+def _broker(settings: Settings, name: str, on_reconnect: Any) -> HardenedBroker:
     return HardenedBroker(
         settings.nats_servers,
         name=name,

@@ -34,7 +34,7 @@ _MAX_MESSAGE_CHARACTERS: Final = 1000
 
 
 class DeliverySettings(Protocol):
-    """What delivery takes from a program's settings; see `WorkerSettings` for what each is."""
+    """What delivery takes from a program's settings; see `Settings` for what each is."""
 
     @property
     def ack_wait_s(self) -> float: ...  # noqa: D102

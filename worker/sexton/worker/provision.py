@@ -26,7 +26,7 @@ from nats.js.api import (
 
 from sexton.schemas import subjects
 from sexton.schemas.errors import SextonError, Unavailable
-from sexton.worker.settings import WorkerSettings
+from sexton.worker.settings import Settings
 
 log: Final = structlog.get_logger("sexton.provision")
 
@@ -77,7 +77,7 @@ def failure_streams(replicas: int) -> list[StreamConfig]:
     ]
 
 
-def streams(settings: WorkerSettings) -> list[StreamConfig]:
+def streams(settings: Settings) -> list[StreamConfig]:
     """All streams, as they are meant to be."""
     common = _common(settings.replicas)
     return [
@@ -116,7 +116,7 @@ def streams(settings: WorkerSettings) -> list[StreamConfig]:
     ]
 
 
-def consumers(settings: WorkerSettings) -> Iterator[tuple[str, ConsumerConfig]]:
+def consumers(settings: Settings) -> Iterator[tuple[str, ConsumerConfig]]:
     """All durable consumers, each with its stream."""
     for partition in range(settings.partitions):
         yield (
@@ -146,7 +146,7 @@ def consumers(settings: WorkerSettings) -> Iterator[tuple[str, ConsumerConfig]]:
     )
 
 
-def check_payload(max_payload_bytes: int, settings: WorkerSettings) -> None:
+def check_payload(max_payload_bytes: int, settings: Settings) -> None:
     """Checks that whatever was accepted can also be passed on: a dead letter is a command and some headers.
 
     Raises:
@@ -161,7 +161,7 @@ def check_payload(max_payload_bytes: int, settings: WorkerSettings) -> None:
         )
 
 
-async def provision(js: JetStreamContext, settings: WorkerSettings) -> None:
+async def provision(js: JetStreamContext, settings: Settings) -> None:
     """Makes what a worker needs and is missing, and checks what is there. Raises as `ensure`."""
     await ensure(js, streams(settings), consumers(settings))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, cast
 import typer
 from typer.main import get_command
 
-from sexton.worker.cli import change, demo, failures, held, ingest, pager, read, serve, tree, watch
+from sexton.worker.cli import change, config, demo, failures, held, ingest, pager, read, serve, tree, watch
 from sexton.worker.cli.client import client_command
 from sexton.worker.cli.codes import ExitCode, epilog
 from sexton.worker.cli.output import Output
@@ -30,6 +30,7 @@ app: Final = typer.Typer(
 app.command()(serve.up)
 app.command()(serve.worker)
 app.command()(pager.pager)
+app.command()(config.config)
 app.command()(client_command(ingest.ingest))
 app.command()(client_command(change.compact))
 app.command()(client_command(change.rewrite))

@@ -1,7 +1,7 @@
 """The command that runs what pages people."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,10 +10,8 @@ from sexton.worker import logs
 from sexton.worker.cli.client import JsonOption
 from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import configure_logs, exit_code, run_async
-from sexton.worker.cli.serve import read_settings, until_told
-
-if TYPE_CHECKING:
-    from sexton.worker.pager.settings import PagerSettings
+from sexton.worker.cli.serve import until_told
+from sexton.worker.settings import Settings, read_settings
 
 
 def pager(
@@ -49,13 +47,13 @@ def _test(out: Output) -> None:
     run_async(lambda: _send(out, settings))
 
 
-async def _send(out: Output, settings: "PagerSettings") -> None:
+async def _send(out: Output, settings: Settings) -> None:
     """Sends a test page to every target. Raises `Unavailable` if one does not accept it."""
     from sexton.worker.pager.targets import open_targets  # noqa: PLC0415 - takes a second to import
     from sexton.worker.pager.text import TEST  # noqa: PLC0415
 
     title, body = TEST
-    targets = open_targets(settings.urls, attempt_s=settings.pager_attempt_s)
+    targets = open_targets(settings.page_targets, attempt_s=settings.pager_attempt_s)
     answers = await asyncio.gather(*(target.send(title, body, None) for target in targets))
     for target, accepted in zip(targets, answers, strict=True):
         if out.as_json:
@@ -66,12 +64,10 @@ async def _send(out: Output, settings: "PagerSettings") -> None:
         raise Unavailable(f"{answers.count(False)} of {len(answers)} targets did not accept the test page")
 
 
-def _settings() -> "PagerSettings":
+def _settings() -> Settings:
     """The pager's settings. Raises `InvalidInput`, also if Apprise is not installed."""
     try:
         import apprise  # noqa: F401, PLC0415 - may not be installed
     except ModuleNotFoundError:
         raise InvalidInput("the pager needs: pip install 'sexton[pager]' (apprise is missing)") from None
-    from sexton.worker.pager.settings import PagerSettings  # noqa: PLC0415
-
-    return read_settings(PagerSettings)
+    return read_settings()

@@ -4,22 +4,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
-from pydantic import ValidationError
-from pydantic_settings import BaseSettings
 
-from sexton.schemas.errors import InvalidInput
 from sexton.worker import logs
 from sexton.worker.cli.client import JsonOption, VerboseOption
 from sexton.worker.cli.codes import BadInput, ExitCode
 from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import Interrupted, configure_logs, exit_code, run_async
 from sexton.worker.embedded import EmbeddedServers, PortTaken
-from sexton.worker.settings import WorkerSettings
-
-S = TypeVar("S", bound=BaseSettings)
+from sexton.worker.settings import read_settings
 
 _USUAL_PORT: Final = 4222
 """Where clients look for NATS if nobody tells them."""
@@ -65,9 +60,7 @@ def up(
                 "redis_url": servers.redis_url,
                 "cold_url": cold_url or (folder / "cold").as_uri(),
             }
-            settings = read_settings(
-                WorkerSettings, **given, **({} if partitions is None else {"partitions": partitions})
-            )
+            settings = read_settings(**given, **({} if partitions is None else {"partitions": partitions}))
             from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
 
             async with Worker(settings):
@@ -88,7 +81,7 @@ def worker(json: JsonOption = False) -> None:
     out = Output(as_json=json)
 
     def run() -> None:
-        settings = read_settings(WorkerSettings)
+        settings = read_settings()
         logs.configure(settings.log_level, json=settings.log_json)
         from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
 
@@ -125,18 +118,6 @@ def _announce(out: Output, folder: Path, servers: EmbeddedServers) -> None:
     else:
         out.line(servers.nats_url)
         out.say(f"ready, with the data in {folder}; Ctrl-C ends it")
-
-
-def read_settings(model: type[S], **given: Any) -> S:
-    """A program's settings. Raises `InvalidInput` that names the variables or options that cannot be."""
-    try:
-        return model(**given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"SEXTON_{'.'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
-            for problem in error.errors(include_url=False, include_input=False, include_context=False)
-        )
-        raise InvalidInput(f"settings: {problems}") from None
 
 
 def until_told(serve: Callable[[], None]) -> ExitCode:

@@ -7,6 +7,7 @@ stream, so it may be killed at any moment. Run one of it; two at once, as in a r
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final, Self
@@ -28,9 +29,9 @@ from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
 from sexton.worker.pager.pages import Pages
-from sexton.worker.pager.settings import PagerSettings
 from sexton.worker.pager.targets import Target, open_targets
 from sexton.worker.provision import ProvisionError, ensure, failure_streams
+from sexton.worker.settings import Settings
 
 log: Final = structlog.get_logger("sexton.pager")
 
@@ -45,7 +46,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def consumers(settings: PagerSettings) -> list[tuple[str, ConsumerConfig]]:
+def consumers(settings: Settings) -> list[tuple[str, ConsumerConfig]]:
     """The durable consumers of a pager, each with its stream."""
     return [
         (
@@ -70,7 +71,7 @@ class Pager:
 
     def __init__(
         self,
-        settings: PagerSettings,
+        settings: Settings,
         targets: Sequence[Target] | None = None,
         *,
         clock_ms: Callable[[], int] = wall_clock_ms,
@@ -82,7 +83,9 @@ class Pager:
         """
         self.settings = settings
         self._targets = (
-            open_targets(settings.urls, attempt_s=settings.pager_attempt_s) if targets is None else targets
+            open_targets(settings.page_targets, attempt_s=settings.pager_attempt_s)
+            if targets is None
+            else targets
         )
         self._clock_ms = clock_ms
         self.broker = HardenedBroker(
@@ -121,7 +124,7 @@ class Pager:
             self._incidents,
             self._targets,
             streams=[stream for stream, _ in _sources(settings)],
-            rules=settings.rules,
+            rules=settings.page_rules,
             parallel=settings.pager_parallel,
             poll_s=settings.pager_poll_s,
             delay_s=settings.retry_delay_s,
@@ -203,7 +206,7 @@ class Pager:
             raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
 
     def _subscribe(self) -> None:
-        self.broker.add_middleware(Delivery(self.settings, self._js).middleware())
+        self.broker.add_middleware(Delivery(_Rules(self.settings), self._js).middleware())
         for stream, subject in _sources(self.settings):
             for lane in range(self.settings.pager_lanes):
                 self.broker.subscriber(
@@ -272,12 +275,24 @@ class Pager:
             log.error("pager.task_failed", exc_info=error)
 
 
-def _sources(settings: PagerSettings) -> list[tuple[str, str]]:
+class _Rules:
+    """A pager's rules of delivery."""
+
+    max_deliveries: Final = sys.maxsize
+    """A record is never given up, however often it could not be handled."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.ack_wait_s: Final = settings.pager_ack_wait_s
+        self.retry_delay_s: Final = settings.retry_delay_s
+        self.retry_delay_max_s: Final = settings.retry_delay_max_s
+
+
+def _sources(settings: Settings) -> list[tuple[str, str]]:
     letters = [(subjects.STREAM_DEAD, subjects.DEAD_LETTERS)] if settings.pager_dead_letters else []
     return [(subjects.STREAM_FAILURES, subjects.FAILURES), *letters]
 
 
-def _connection(settings: PagerSettings) -> dict[str, Any]:
+def _connection(settings: Settings) -> dict[str, Any]:
     return {
         "connect_timeout": settings.io_timeout_s,
         # FastStream's pull loop spins without yielding once a connection gives up for good.

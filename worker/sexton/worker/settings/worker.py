@@ -1,27 +1,18 @@
-"""Everything a worker can be told, in one object: `SEXTON_` variables, each with a default and a unit."""
+"""How commands are committed, texts are kept, and tombstones are collected."""
 
 from datetime import timedelta
-from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from sexton.schemas.leases import MAX_TTL_MS, MIN_TTL_MS
 from sexton.schemas.limits import MAX_COMMAND_BYTES
 
 
-class WorkerSettings(BaseSettings):
-    """Settings of a worker, from the environment (`SEXTON_NATS_URL` …) or from arguments."""
+class WorkerSettings(BaseModel):
+    """Of the worker; `replicas` of the pager, too."""
 
-    model_config = SettingsConfigDict(env_prefix="SEXTON_", frozen=True, use_attribute_docstrings=True)
-
-    nats_url: str = "nats://127.0.0.1:4222"
-    """Where NATS is; several addresses are separated by commas."""
-    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
-    """Where Redis or Valkey is; the password may be in it."""
-    cold_url: str = Field(default_factory=lambda: Path(".sexton/cold").resolve().as_uri())
-    """The cold store: `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`."""
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     partitions: Annotated[int, Field(ge=1, le=256)] = 16
     """Ordered lanes of the command stream. Fixed when the stream is made."""
@@ -32,15 +23,9 @@ class WorkerSettings(BaseSettings):
     """A worker that says nothing for this long has lost its message to another."""
     max_deliveries: Annotated[int, Field(ge=1)] = 50
     """A message that still fails after this many tries goes to the dead letters."""
-    retry_delay_s: Annotated[float, Field(gt=0)] = 0.1
-    """First delay after a transient fault; doubles up to `retry_delay_max_s`."""
-    retry_delay_max_s: Annotated[float, Field(gt=0)] = 15.0
-    """Longest delay after a transient fault."""
     commit_attempts: Annotated[int, Field(ge=1)] = 16
     """Lost races for one commit before the command is given back."""
 
-    io_timeout_s: Annotated[float, Field(gt=0)] = 5.0
-    """One answer of NATS or the cold store."""
     hot_timeout_s: Annotated[float, Field(gt=0)] = 0.25
     """One answer of Redis. What it holds only saves time, so nobody waits for it for long."""
     fetch_budget_s: Annotated[float, Field(gt=0)] = 2.0
@@ -95,20 +80,3 @@ class WorkerSettings(BaseSettings):
 
     max_command_bytes: Annotated[int, Field(ge=1024, le=MAX_COMMAND_BYTES)] = MAX_COMMAND_BYTES
     """One command on the wire."""
-    grace_s: Annotated[float, Field(gt=0)] = 15.0
-    """Time to finish what is in flight after SIGTERM."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING, ERROR."""
-    log_json: bool = True
-    """JSON lines on stderr; False for people."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.retry_delay_max_s < self.retry_delay_s:
-            raise ValueError("retry_delay_max_s must not be below retry_delay_s")
-        return self
-
-    @property
-    def nats_servers(self) -> list[str]:
-        """The addresses of `nats_url`, one by one."""
-        return [url.strip() for url in self.nats_url.split(",") if url.strip()]
