@@ -132,7 +132,7 @@ class Committer:
         try:
             sequence = await self._log.append(command.context_id, data, known.sequence)
         except LostRaceError:
-            metrics.LOST_RACES.inc()
+            metrics.CONFLICTS.inc()
             log.info("commit.lost_race", revision=record.revision)
             return None
         except PayloadTooLarge as e:

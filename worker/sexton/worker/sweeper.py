@@ -93,7 +93,7 @@ class Sweeper:
                         break
             finally:
                 await self._index.unlock(shard, self._token)
-        metrics.WAITING.set(self._waiting)
+        metrics.TOMBSTONES.set(self._waiting)
         return swept
 
     async def _sweep(self, context_id: str) -> None:
