@@ -15,19 +15,18 @@ from faststream import AckPolicy, FastStream
 from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
 from nats.aio.msg import Msg
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from sexton.core.sweep import SweepRules
 from sexton.schemas import subjects
-from sexton.schemas.errors import InvalidInput, Unavailable
+from sexton.schemas.errors import Unavailable
 from sexton.schemas.ops import OpsVerb
 from sexton.schemas.rpc import ReplyPart, Verb
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.hot import RedisHotStore
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
 from sexton.worker.adapters.nats_log import NatsLog
+from sexton.worker.adapters.nats_options import nats_options
+from sexton.worker.adapters.redis_client import open_redis
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
 from sexton.worker.adapters.sweep_index import RedisSweepIndex
@@ -172,7 +171,7 @@ class Worker:
                     settings.nats_servers,
                     name="sexton-worker-commit",
                     pending_size=0,
-                    **_connection(settings),
+                    **nats_options(settings),
                     reconnected_cb=self._on_reconnect,
                 )
         except (nats.errors.Error, TimeoutError, OSError) as e:
@@ -180,7 +179,10 @@ class Worker:
 
     def _compose(self) -> None:
         settings = self.settings
-        redis, hot_redis = _redis(settings, settings.io_timeout_s), _redis(settings, settings.hot_timeout_s)
+        redis, hot_redis = (
+            open_redis(settings, settings.io_timeout_s),
+            open_redis(settings, settings.hot_timeout_s),
+        )
         self._stack.push_async_callback(redis.aclose)
         self._stack.push_async_callback(hot_redis.aclose)
         log_store: Log = NatsLog(self._client, settings.io_timeout_s)
@@ -416,40 +418,11 @@ _SHOWN: Final = 80
 _CANCEL_AGAIN_S: Final = 0.2
 
 
-def _connection(settings: Settings) -> dict[str, Any]:
-    return {
-        "connect_timeout": settings.io_timeout_s,
-        # FastStream's pull loop spins without yielding once a connection gives up for good.
-        "max_reconnect_attempts": -1,
-        "reconnect_time_wait": 0.2,
-        # A frozen server would otherwise go unnoticed for minutes.
-        "ping_interval": 10,
-        "max_outstanding_pings": 2,
-    }
-
-
-def _redis(settings: Settings, timeout_s: float) -> Redis:
-    try:
-        pool = BlockingConnectionPool.from_url(
-            settings.redis_url.get_secret_value(),
-            max_connections=32,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            # Retries are for the caller to decide on: here they would only make it wait.
-            retry=Retry(NoBackoff(), 0),
-        )
-    except ValueError:
-        # Not redis-py's own words: they may hold the address, and that a password.
-        raise InvalidInput("redis_url is not the address of a Redis", field="redis_url") from None
-    return Redis.from_pool(pool)
-
-
 def _broker(settings: Settings, name: str, on_reconnect: Any) -> HardenedBroker:
     return HardenedBroker(
         settings.nats_servers,
         name=name,
-        **_connection(settings),
+        **nats_options(settings),
         reconnected_cb=on_reconnect,
         # Handlers get the message itself and validate its bytes once, in the codec.
         decoder=_as_it_is,

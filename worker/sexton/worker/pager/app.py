@@ -25,6 +25,7 @@ from sexton.schemas.codec import decode
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.failure import HardFailureRecord
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
+from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
@@ -91,7 +92,7 @@ class Pager:
         self.broker = HardenedBroker(
             settings.nats_servers,
             name="sexton-pager",
-            **_connection(settings),
+            **nats_options(settings),
             reconnected_cb=self._on_reconnect,
             decoder=_as_it_is,
             apply_types=False,
@@ -200,7 +201,7 @@ class Pager:
                     settings.nats_servers,
                     name="sexton-pager-state",
                     pending_size=0,
-                    **_connection(settings),
+                    **nats_options(settings),
                 )
         except (nats.errors.Error, TimeoutError, OSError) as e:
             raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
@@ -290,18 +291,6 @@ class _Rules:
 def _sources(settings: Settings) -> list[tuple[str, str]]:
     letters = [(subjects.STREAM_DEAD, subjects.DEAD_LETTERS)] if settings.pager_dead_letters else []
     return [(subjects.STREAM_FAILURES, subjects.FAILURES), *letters]
-
-
-def _connection(settings: Settings) -> dict[str, Any]:
-    return {
-        "connect_timeout": settings.io_timeout_s,
-        # FastStream's pull loop spins without yielding once a connection gives up for good.
-        "max_reconnect_attempts": -1,
-        "reconnect_time_wait": 0.2,
-        # A frozen server would otherwise go unnoticed for minutes.
-        "ping_interval": 10,
-        "max_outstanding_pings": 2,
-    }
 
 
 async def _as_it_is(message: NatsMessage) -> NatsMessage:
