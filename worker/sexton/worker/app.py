@@ -37,6 +37,7 @@ from sexton.worker.contexts import Contexts
 from sexton.worker.delivery import Delivery
 from sexton.worker.failures import FailureReports, FailureStream
 from sexton.worker.fetch import Fetcher
+from sexton.worker.health import Health
 from sexton.worker.holdings import Holdings
 from sexton.worker.leases import Leases
 from sexton.worker.ops import OpsService
@@ -74,6 +75,7 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.health = Health()
         self.broker = _broker(settings, "sexton-worker", on_reconnect=self._on_reconnect)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = contextlib.AsyncExitStack()
@@ -111,6 +113,7 @@ class Worker:
         """Begins to sweep, once the broker takes commands."""
         self._spawn(self._sweeper.run())
         self._spawn(self._sweeper.run_orphans(self._orphans, self.settings.orphan_interval_s))
+        self.health.started()
         log.info("worker.ready", partitions=self.settings.partitions)
 
     async def close(self) -> None:
@@ -367,6 +370,7 @@ class Worker:
     async def _on_reconnect(self) -> None:
         """The server may be another one, or have lost what was in memory: look at everything again."""
         log.info("worker.reconnected")
+        self.health.reconnected()
         if hasattr(self, "_contexts"):
             self._contexts.forget_all()
             self._to_provision.set()

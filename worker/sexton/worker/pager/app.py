@@ -28,6 +28,7 @@ from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
 from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
+from sexton.worker.health import Health
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
 from sexton.worker.pager.pages import Pages
 from sexton.worker.pager.targets import Target, open_targets
@@ -89,6 +90,7 @@ class Pager:
             else targets
         )
         self._clock_ms = clock_ms
+        self.health = Health()
         self.broker = HardenedBroker(
             settings.nats_servers,
             name="sexton-pager",
@@ -141,6 +143,7 @@ class Pager:
     async def listen(self) -> None:
         """Begins to page, once the broker takes records."""
         self._spawn(self._pages.run())
+        self.health.started()
         log.info("pager.ready", targets=len(self._targets), incidents=sum(1 for _ in self._incidents))
 
     async def end(self) -> None:
@@ -236,6 +239,7 @@ class Pager:
 
     async def _on_reconnect(self) -> None:
         log.info("pager.reconnected")
+        self.health.reconnected()
         self._to_provision.set()
 
     async def _provision(self) -> None:
