@@ -250,6 +250,13 @@ def test_a_url_of_no_store_is_refused_at_the_start(url: str) -> None:
         open_store(url)
 
 
+def test_a_folder_that_cannot_be_made_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Typed, too."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InvalidInput, match="cold_url"):
+        open_store((tmp_path / "file" / "below").as_uri())
+
+
 def test_urls_name_stores(tmp_path: Path) -> None:
     """A folder is made if it is not there."""
     assert isinstance(open_store("memory:///"), MemoryStore)

@@ -14,6 +14,7 @@ from sexton.worker.adapters.cold import ObjectColdStore
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.app import Worker
+from sexton.worker.ending import end_process
 from sexton.worker.settings import Settings
 
 LAST: Final = b"l0:c"
@@ -68,3 +69,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

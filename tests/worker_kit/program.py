@@ -18,6 +18,7 @@ from sexton.worker.adapters.hot import RedisHotStore
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.app import Worker
 from sexton.worker.delivery import Delivery
+from sexton.worker.ending import end_process
 from sexton.worker.outbox import Outbox
 from sexton.worker.settings import Settings
 
@@ -78,3 +79,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

@@ -146,13 +146,73 @@ def consumers(settings: Settings) -> Iterator[tuple[str, ConsumerConfig]]:
     )
 
 
+Differences = dict[str, dict[str, Any]]
+"""What is not as meant, by name: what it `is`, and what it `must_be`."""
+
+
+def stream_differences(meant: StreamConfig, found: StreamConfig) -> Differences:
+    """Where a stream is not as meant, in what matters."""
+    wanted = {
+        "subjects": meant.subjects,
+        "retention": meant.retention,
+        "republish": _shown(meant.republish),
+        "subject_transform": _shown(meant.subject_transform),
+        "max_msg_size": meant.max_msg_size,
+        "allow_direct": bool(meant.allow_direct),
+        "storage": meant.storage,
+        "num_replicas": meant.num_replicas,
+        # Each of these could drop what was accepted, silently.
+        "discard": meant.discard,
+        "max_age": meant.max_age or 0,
+        "max_msgs_per_subject": meant.max_msgs_per_subject or _UNLIMITED,
+        "deny_delete": bool(meant.deny_delete),
+    }
+    actual = {
+        **{name: getattr(found, name) for name in wanted},
+        "republish": _shown(found.republish),
+        "subject_transform": _shown(found.subject_transform),
+        "allow_direct": bool(found.allow_direct),
+        "deny_delete": bool(found.deny_delete),
+        "max_age": found.max_age or 0,
+    }
+    return _differences(wanted, actual)
+
+
+def consumer_differences(meant: ConsumerConfig, found: ConsumerConfig) -> Differences:
+    """Where a consumer is not as meant, in what matters."""
+    names = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_ack_pending", "max_deliver")
+    return _differences(
+        {name: getattr(meant, name) for name in names}, {name: getattr(found, name) for name in names}
+    )
+
+
+def told(differences: Differences) -> str:
+    """Differences in one line."""
+    return "; ".join(
+        f"{name} is {pair['is']!r}, must be {pair['must_be']!r}" for name, pair in differences.items()
+    )
+
+
+def _differences(wanted: dict[str, Any], actual: dict[str, Any]) -> Differences:
+    return {
+        name: {"is": actual[name], "must_be": value}
+        for name, value in wanted.items()
+        if value is not None and actual[name] != value
+    }
+
+
+def payload_needed_bytes(settings: Settings) -> int:
+    """The smallest `max_payload` of NATS that these settings can do with."""
+    return settings.max_command_bytes + 2 * _HEADER_ROOM_BYTES
+
+
 def check_payload(max_payload_bytes: int, settings: Settings) -> None:
     """Checks that whatever was accepted can also be passed on: a dead letter is a command and some headers.
 
     Raises:
         ProvisionError: the server's `max_payload` is too small for the worker's settings.
     """
-    needed = settings.max_command_bytes + 2 * _HEADER_ROOM_BYTES
+    needed = payload_needed_bytes(settings)
     if max_payload_bytes < needed:
         raise ProvisionError(
             f"the NATS server's max_payload is {max_payload_bytes} bytes, commands of up to "
@@ -203,30 +263,7 @@ async def _stream(js: JetStreamContext, meant: StreamConfig) -> None:
                 raise
             # Another worker was faster.
             found = (await js.stream_info(meant.name)).config
-    wanted = {
-        "subjects": meant.subjects,
-        "retention": meant.retention,
-        "republish": _shown(meant.republish),
-        "subject_transform": _shown(meant.subject_transform),
-        "max_msg_size": meant.max_msg_size,
-        "allow_direct": bool(meant.allow_direct),
-        "storage": meant.storage,
-        "num_replicas": meant.num_replicas,
-        # Each of these could drop what was accepted, silently.
-        "discard": meant.discard,
-        "max_age": meant.max_age or 0,
-        "max_msgs_per_subject": meant.max_msgs_per_subject or _UNLIMITED,
-        "deny_delete": bool(meant.deny_delete),
-    }
-    actual = {
-        **{name: getattr(found, name) for name in wanted},
-        "republish": _shown(found.republish),
-        "subject_transform": _shown(found.subject_transform),
-        "allow_direct": bool(found.allow_direct),
-        "deny_delete": bool(found.deny_delete),
-        "max_age": found.max_age or 0,
-    }
-    _compare(f"stream {meant.name}", wanted, actual)
+    _refuse(f"stream {meant.name}", stream_differences(meant, found))
 
 
 async def _consumer(js: JetStreamContext, stream: str, meant: ConsumerConfig) -> None:
@@ -236,27 +273,14 @@ async def _consumer(js: JetStreamContext, stream: str, meant: ConsumerConfig) ->
     except nats.js.errors.NotFoundError:
         found = (await js.add_consumer(stream, meant)).config
         log.info("provision.consumer_made", stream=stream, consumer=meant.durable_name)
-    names = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_ack_pending", "max_deliver")
-    _compare(
-        f"consumer {meant.durable_name} of {stream}",
-        {name: getattr(meant, name) for name in names},
-        {name: getattr(found, name) for name in names},
-    )
+    _refuse(f"consumer {meant.durable_name} of {stream}", consumer_differences(meant, found))
 
 
-def _compare(what: str, wanted: dict[str, Any], actual: dict[str, Any]) -> None:
-    differences = {
-        name: {"is": actual[name], "must_be": value}
-        for name, value in wanted.items()
-        if value is not None and actual[name] != value
-    }
+def _refuse(what: str, differences: Differences) -> None:
     if differences:
-        told = "; ".join(
-            f"{name} is {pair['is']!r}, must be {pair['must_be']!r}" for name, pair in differences.items()
-        )
         raise ProvisionError(
-            f"{what} exists and is not as meant: {told}. Change the worker's settings to match it, or, if "
-            "it holds nothing of value, delete it and start again.",
+            f"{what} exists and is not as meant: {told(differences)}. Change the worker's settings to match "
+            "it, or, if it holds nothing of value, delete it and start again.",
             differences=differences,
         )
 

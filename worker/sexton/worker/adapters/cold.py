@@ -39,16 +39,16 @@ def open_store(url: str) -> ObjectStore:
     """The object store that a URL names. Credentials come from the environment, as for its own tools.
 
     Raises:
-        InvalidInput: no store of this kind is known, or the URL is malformed.
+        InvalidInput: no store of this kind is known, the URL is malformed, or the folder cannot be made.
     """
     if url.startswith("memory:"):
         return MemoryStore()
-    if url.startswith("file://"):
-        # Quoted, as `Path.as_uri` gives it: a blank in the path is a %20 in the URL.
-        return LocalStore(url2pathname(urlsplit(url).path), mkdir=True)
     try:
+        if url.startswith("file://"):
+            # Quoted, as `Path.as_uri` gives it: a blank in the path is a %20 in the URL.
+            return LocalStore(url2pathname(urlsplit(url).path), mkdir=True)
         return from_url(url)
-    except (BaseError, ValueError) as e:
+    except (BaseError, ValueError, OSError) as e:
         raise InvalidInput(f"cold_url cannot be opened: {type(e).__name__}", field="cold_url") from e
 
 

@@ -14,6 +14,7 @@ def main() -> None:
     """The `sexton` script. Ends with one of the codes in `sexton.worker.cli.codes`."""
     try:
         from sexton.worker.cli.app import run  # noqa: PLC0415 - what it needs may not be installed
+        from sexton.worker.ending import end_process  # noqa: PLC0415
     except ModuleNotFoundError as error:
         missing = (error.name or "sexton").partition(".")[0]
         if missing == "sexton":
@@ -22,4 +23,4 @@ def main() -> None:
             f"sexton: the command line needs: pip install 'sexton[worker]' ({missing} is missing)\n"
         )
         sys.exit(_USAGE)
-    sys.exit(run(sys.argv[1:]))
+    end_process(run(sys.argv[1:]))

@@ -7,7 +7,20 @@ from typing import Annotated, Final, cast
 import typer
 from typer.main import get_command
 
-from sexton.worker.cli import change, config, demo, failures, held, ingest, pager, read, serve, tree, watch
+from sexton.worker.cli import (
+    change,
+    config,
+    demo,
+    doctor,
+    failures,
+    held,
+    ingest,
+    pager,
+    read,
+    serve,
+    tree,
+    watch,
+)
 from sexton.worker.cli.client import client_command
 from sexton.worker.cli.codes import ExitCode, epilog
 from sexton.worker.cli.output import Output
@@ -31,6 +44,7 @@ app.command()(serve.up)
 app.command()(serve.worker)
 app.command()(pager.pager)
 app.command()(config.config)
+app.command()(doctor.doctor)
 app.command()(client_command(ingest.ingest))
 app.command()(client_command(change.compact))
 app.command()(client_command(change.rewrite))

@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 6, "No answer in time, or no connection. The same command may be given again."
     BAD_INPUT = 7, "A file or a pointer that was given cannot be used as it is. Nothing has changed."
     IRREDUCIBLE = 8, "The budget cannot be met: what remains is fresh, open, or at the top level."
-    CHECK_FAILED = 9, "The demo ran, and something that must hold did not."
+    CHECK_FAILED = 9, "`demo` or `doctor` ran to its end, and something that must hold did not."
     SERVER = 10, "A server could not be started as asked, or ended by itself."
     INTERRUPTED = 130, "Ended by Ctrl-C."
     BROKEN_PIPE = 141, "Whoever read the output stopped reading."

@@ -64,9 +64,9 @@ class Output:
         sys.stderr.flush()
 
 
-def shown(text: str) -> str:
+def shown(text: str, characters: int = _PRINTABLE_CUT) -> str:
     """Text of foreign origin, for a terminal: nothing in it can move the cursor or start a new line."""
-    cut = text if len(text) <= _PRINTABLE_CUT else text[:_PRINTABLE_CUT] + "…"
+    cut = text if len(text) <= characters else text[:characters] + "…"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
