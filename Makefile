@@ -15,7 +15,7 @@ PIP   := $(PY) -m pip -qq --disable-pip-version-check --no-input
 STAMP := $(VENV)/.installed
 
 # mypy takes folders: `mypy -p sexton` silently checks only a part of a namespace.
-TYPED := schemas/sexton core/sexton holder/sexton worker/sexton tests \
+TYPED := schemas/sexton core/sexton tracing/sexton holder/sexton worker/sexton tests \
          $(if $(wildcard benchmarks/*.py),benchmarks)
 
 .DEFAULT_GOAL := help
@@ -70,7 +70,7 @@ COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/bin/uv pip compile --qui
 
 clean: ## remove what was built and what the tools left behind
 	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find $(wildcard schemas core holder worker tests benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(wildcard schemas core tracing holder worker tests benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## the virtual environment too
 	rm -rf $(VENV)

@@ -1,4 +1,4 @@
-"""The shape of the repository: one distribution, four portions of one namespace, one lock, one version."""
+"""The shape of the repository: one distribution, five portions of one namespace, one lock, one version."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PORTIONS = ("schemas", "core", "holder", "worker")
+PORTIONS = ("schemas", "core", "tracing", "holder", "worker")
 PINNED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)", re.MULTILINE)
 TIMEOUT_S = 100
 
@@ -76,7 +76,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.mark.parametrize("portion", PORTIONS)
 def test_a_portion_adds_its_own_package_and_nothing_else(portion: str) -> None:
-    """A stray `sexton/__init__.py`, in one portion, would hide the other three."""
+    """A stray `sexton/__init__.py`, in one portion, would hide the other four."""
     entries = {path.name for path in (ROOT / portion / "sexton").iterdir()} - {"__pycache__"}
 
     assert {portion} == entries
@@ -88,7 +88,7 @@ def test_a_portion_says_that_it_is_typed(portion: str) -> None:
     assert (package(portion) / "py.typed").is_file()
 
 
-def test_the_editable_install_sees_all_four_portions(tmp_path: Path) -> None:
+def test_the_editable_install_sees_all_five_portions(tmp_path: Path) -> None:
     """Each portion comes out of the repository, seen from elsewhere and without the help of a path."""
     code = "; ".join(f"import sexton.{portion}; print(sexton.{portion}.__file__)" for portion in PORTIONS)
 
@@ -177,7 +177,7 @@ def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_all_four_portions_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_all_five_portions_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     """Every file of the portions, data included; nothing generic lands in anyone's site-packages."""
     held = {name for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")}
 

@@ -5,14 +5,19 @@ keeps anyway, and asks the service for those that fell out of memory before it c
 has them, it raises `BumpsMissed` instead of going on behind a hole.
 """
 
-from typing import Literal, Self
+from contextlib import AbstractContextManager
+from typing import Final, Literal, Self
 
 from sexton.core.hash import chain
 from sexton.holder.errors import BumpsMissed, HolderClosed
 from sexton.holder.follow import Follower
+from sexton.holder.spans import TRACER
 from sexton.schemas.codec import AnyRecord, decode_record
 from sexton.schemas.errors import InvalidInput, MalformedMessage
 from sexton.schemas.rpc import SyncRequest
+from sexton.tracing import Span
+
+_EPOCH: Final = "sexton.epoch.{context_id}"
 
 
 class Bumps:
@@ -58,6 +63,22 @@ class Bumps:
                 raise self._missed("lineage")
             self._next, self._chain = record.revision + 1, record.chain
             return record
+
+    def handling(self, record: AnyRecord) -> AbstractContextManager[Span]:
+        """A span around what the program does because of a record: `with bumps.handling(record): ...`.
+
+        It continues the trace of the commit, if the record came as a bump. If the program has a span of its
+        own around it, it is under that one, and linked to the commit. Without tracing it is nothing.
+        """
+        return TRACER.handle(
+            "sexton.bump.handle",
+            _EPOCH,
+            self._follower.causes.of(record.revision),
+            context_id=record.context_id,
+            kind=record.kind.value,
+            revision=record.revision,
+            epoch=record.epoch,
+        )
 
     @property
     def _moved(self) -> bool:

@@ -7,9 +7,11 @@ cannot be mixed in. Errors of the service come back as what they were.
 
 from typing import Final, TypeVar
 
+from sexton import tracing
 from sexton.holder.clock import backoff
 from sexton.holder.ports import Mailbox
 from sexton.holder.runtime import Runtime
+from sexton.holder.spans import TRACER
 from sexton.schemas.base import Message
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import MalformedMessage, PeerError, Unavailable
@@ -96,6 +98,19 @@ class Calls:
             PeerError: a reply that breaks the contract.
             SextonError: whatever the service says is wrong with the request.
         """
+        with TRACER.ask(verb, context_id=context_id):
+            return await self._retried(context_id, verb, request, model, patience_s=patience_s, tries=tries)
+
+    async def _retried(
+        self,
+        context_id: str,
+        verb: Verb,
+        request: Message,
+        model: type[P],
+        *,
+        patience_s: float,
+        tries: int | None,
+    ) -> list[P]:
         body = request.wire()
         tries = tries if tries is not None else self._settings.rpc_tries
         silence_s = self._settings.rpc_timeout_s + patience_s
@@ -111,6 +126,7 @@ class Calls:
                 raise refused.error from None
             except (Unavailable, TimeoutError) as e:
                 why = e
+                tracing.current().event("retry", attempt=attempt + 1)
                 self._log.info(
                     "holder.rpc_retry",
                     context_id=context_id,

@@ -208,6 +208,7 @@ class Context:
             name,
             resolver=self._resolver,
             runtime=self._runtime,
+            causes=self._follower.causes,
             pinning=None if cost is None else Pinning(self._keeper, self._follower.sync, cost),
         )
 

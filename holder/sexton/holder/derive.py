@@ -13,6 +13,7 @@ from sexton.holder.flight import SingleFlight
 from sexton.holder.pins import Pinning
 from sexton.holder.resolve import Resolver
 from sexton.holder.runtime import Runtime
+from sexton.holder.spans import TRACER, Causes
 from sexton.schemas.errors import StaleSpanError, Unsettled
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Derived(Generic[T]):
         *,
         resolver: Resolver,
         runtime: Runtime,
+        causes: Causes,
         pinning: Pinning | None = None,
     ) -> None:
         self.span_id = span_id
@@ -41,6 +43,7 @@ class Derived(Generic[T]):
         self._build = build
         self._pinning = pinning
         self._resolver = resolver
+        self._causes = causes
         self._clock = runtime.clock
         self._tries = runtime.settings.settle_tries
         self._log = runtime.log
@@ -111,15 +114,18 @@ class Derived(Generic[T]):
 
     async def _make(self, key: ArtifactKey, data: bytes) -> None:
         began = self._clock.monotonic()
-        built: Any = self._build(data.decode())
-        value = cast("T", await built if inspect.isawaitable(built) else built)
+        span_id, version = key.span_id, key.version
+        cause = self._causes.of((span_id, version))
+        with TRACER.work("sexton.derive", cause, artifact=self.name, span_id=span_id, version=version):
+            built: Any = self._build(data.decode())
+            value = cast("T", await built if inspect.isawaitable(built) else built)
         self.builds += 1
         self._artifact = DerivedArtifact(key, value)
         self._log.debug(
             "holder.derived",
             name=self.name,
-            span_id=key.span_id,
-            version=key.version,
+            span_id=span_id,
+            version=version,
             builds=self.builds,
             duration_s=round(self._clock.monotonic() - began, 6),
         )

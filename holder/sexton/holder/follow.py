@@ -12,6 +12,7 @@ than that, and nothing about later.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from sexton import tracing
 from sexton.core.lease import NEVER
 from sexton.core.tree import ContextTree
 from sexton.holder.calls import Calls
@@ -21,6 +22,7 @@ from sexton.holder.flight import SingleFlight
 from sexton.holder.ports import ConnectionEvent, Subscription
 from sexton.holder.replica import Heard, Replica
 from sexton.holder.runtime import Runtime
+from sexton.holder.spans import Causes
 from sexton.holder.tasks import Tasks
 from sexton.schemas.codec import AnyRecord
 from sexton.schemas.errors import (
@@ -42,6 +44,8 @@ class Follower:
     def __init__(self, context_id: str, runtime: Runtime, calls: Calls) -> None:
         self.context_id = context_id
         self.calls = calls
+        self.causes = Causes()
+        """Whose doing the latest records were."""
         self._transport = runtime.transport
         self._clock = runtime.clock
         self._settings = settings = runtime.settings
@@ -258,7 +262,11 @@ class Follower:
             heard = self._replica.heard(data)
         except MalformedMessage as e:
             self._log.error("holder.malformed_bump", size_bytes=len(data), reason=str(e))
+            tracing.current().set(heard="malformed")
             return
+        tracing.current().set(context_id=self.context_id, heard=heard.value, revision=self.tree.revision)
+        if heard is Heard.APPLIED:
+            self.causes.note(self.recent(before.revision + 1), tracing.cause())
         if self.tree is not before:
             self._notify()
         if heard not in (Heard.APPLIED, Heard.KNOWN):

@@ -5,17 +5,23 @@ knows what it has committed and answers the same. So a time-out here never loses
 ends, at worst, in `OutcomeUnknown`, which the caller may end by sending the same command again.
 """
 
+from typing import Final
+
+from sexton import tracing
 from sexton.holder.calls import Calls
 from sexton.holder.claims import Packed, Upload, pack
 from sexton.holder.clock import backoff
 from sexton.holder.ports import Mailbox
 from sexton.holder.runtime import Runtime
+from sexton.holder.spans import TRACER
 from sexton.schemas.codec import AnyCommand, AnyOutcome, decode_outcome
 from sexton.schemas.commands import Compact
 from sexton.schemas.errors import OutcomeUnknown, PeerError, Unavailable
 from sexton.schemas.limits import CHUNK_BYTES
 from sexton.schemas.outcome import Committed, Rejected, RejectionCode
 from sexton.schemas.rpc import PutRequest
+
+_COMMAND: Final = "sexton.cmd.{context_id}.{kind}"
 
 
 class Sender:
@@ -38,6 +44,22 @@ class Sender:
             InvalidInput: a text that is no UTF-8; nothing was sent.
             PeerError: an outcome that cannot be read.
         """
+        with TRACER.send(
+            "sexton.command",
+            _COMMAND,
+            context_id=command.context_id,
+            event_id=command.event_id,
+            kind=command.kind.value,
+        ) as span:
+            outcome = await self._sent(command)
+            span.set(
+                outcome=outcome.code.value if isinstance(outcome, Rejected) else outcome.status,
+                revision=outcome.revision,
+                epoch=outcome.epoch,
+            )
+        return outcome
+
+    async def _sent(self, command: AnyCommand) -> AnyOutcome:
         packed = pack(command)
         await self._upload(command.context_id, packed.uploads)
         outcome = await self._outcome(packed)
@@ -75,6 +97,8 @@ class Sender:
                     why = e
                 except (OutcomeUnknown, TimeoutError) as e:
                     maybe_sent, why = True, e
+                # The same message, so in the same trace, and under the same span.
+                tracing.current().event("retry", attempt=attempt + 1)
                 self._log.info(
                     "holder.command_retry",
                     context_id=packed.command.context_id,

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from sexton import tracing
+
 FailureHandler = Callable[[BaseException], None]
 
 
@@ -16,7 +18,8 @@ class Tasks:
 
     def start(self, work: Coroutine[Any, Any, None], name: str, on_failure: FailureHandler) -> None:
         """Runs `work` until it ends or this is closed. If it raises, that is logged and told."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        # Not in the trace of whoever happens to start it: it goes on for much longer.
+        task = asyncio.get_running_loop().create_task(work, name=name, context=tracing.detached())
         self._running.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:

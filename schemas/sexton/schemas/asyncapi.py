@@ -19,6 +19,7 @@ from sexton.schemas.ops import OpsVerb
 from sexton.schemas.outcome import REPLY_HEADER
 from sexton.schemas.records import RecordKind
 from sexton.schemas.rpc import Verb
+from sexton.schemas.trace import MAX_TRACESTATE_BYTES, TRACEPARENT, TRACEPARENT_PATTERN, TRACESTATE
 
 HOLDERS: Final = "holders"
 WORKERS: Final = "workers"
@@ -333,9 +334,12 @@ def _message(name: str) -> Document:
             "contentType": "application/octet-stream",
             "headers": _typed(_object({DEAD_LETTER_HEADER: header}, required=[DEAD_LETTER_HEADER])),
         }
+    headers = dict(_TRACE) if name in _TRACED else {}
     if name in _COMMANDS:
         inbox = {"type": "string", "description": "An inbox for the outcome.", "pattern": subjects.INBOX}
-        common["headers"] = _typed(_object({REPLY_HEADER: inbox}, required=[]))
+        headers = {REPLY_HEADER: inbox, **headers}
+    if headers:
+        common["headers"] = _typed(_object(headers, required=[]))
     return {**common, "payload": _typed(schema)}
 
 
@@ -352,4 +356,20 @@ def _ref(*path: str) -> dict[str, Any]:
     return {"$ref": "#/" + "/".join(path)}
 
 
+_TRACED: Final = frozenset(
+    {*_COMMANDS, *_RECORDS, *_OUTCOMES, "hard_failure_record"} | {request for request, _ in _ANSWERS.values()}
+)
+"""What may carry a trace: all that is done because somebody asked for it, but no part of a reply."""
+_TRACE: Final[Document] = {
+    TRACEPARENT: {
+        "type": "string",
+        "description": "The span that sent the message, as W3C Trace Context has it. Changes nothing else.",
+        "pattern": TRACEPARENT_PATTERN,
+    },
+    TRACESTATE: {
+        "type": "string",
+        "description": "What tools add to the trace, likewise.",
+        "maxLength": MAX_TRACESTATE_BYTES,
+    },
+}
 _DRAFT: Final = "draft-" + DIALECT.split("/")[-2]

@@ -21,6 +21,7 @@ from sexton.schemas import subjects
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.ops import OpsVerb
 from sexton.schemas.rpc import ReplyPart, Verb
+from sexton.tracing import Tracer
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.hot import RedisHotStore
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
@@ -42,7 +43,7 @@ from sexton.worker.holdings import Holdings
 from sexton.worker.leases import Leases
 from sexton.worker.ops import OpsService
 from sexton.worker.orphans import OrphanSweep
-from sexton.worker.outbox import Outbox, reply_of
+from sexton.worker.outbox import DEFERRED, Outbox, reply_of
 from sexton.worker.ports import ColdStore, HotStore, Log, Registry, SweepIndex
 from sexton.worker.provision import (
     SUMMARISE_DURABLE,
@@ -77,6 +78,7 @@ class Worker:
         self.settings = settings
         self.health = Health()
         self.broker = _broker(settings, "sexton-worker", on_reconnect=self._on_reconnect)
+        self._tracer = Tracer("sexton.worker", on=settings.tracing)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = contextlib.AsyncExitStack()
         # The connection that commits: nothing waits in a buffer for a server that is away, to be sent
@@ -311,25 +313,33 @@ class Worker:
 
     async def _on_command(self, message: NatsMessage) -> None:
         raw = message.raw_message
-        with structlog.contextvars.bound_contextvars():
-            await self._handler.on_command(
-                raw.subject, raw.data, reply_of(raw.headers), raw.metadata.num_delivered
-            )
+        deliveries = raw.metadata.num_delivered
+        with (
+            structlog.contextvars.bound_contextvars(),
+            self._tracer.receive("sexton.handle", _COMMAND, raw.headers, deliveries=deliveries),
+        ):
+            await self._handler.on_command(raw.subject, raw.data, reply_of(raw.headers), deliveries)
 
     async def _on_deferred(self, message: NatsMessage) -> None:
         raw = message.raw_message
-        with structlog.contextvars.bound_contextvars():
-            await self._handler.on_deferred(raw.data, reply_of(raw.headers), raw.metadata.num_delivered)
+        deliveries = raw.metadata.num_delivered
+        with (
+            structlog.contextvars.bound_contextvars(),
+            self._tracer.receive("sexton.summarise", DEFERRED, raw.headers, deliveries=deliveries),
+        ):
+            await self._handler.on_deferred(raw.data, reply_of(raw.headers), deliveries)
 
     async def _on_request(self, message: NatsMessage) -> None:
         raw = message.raw_message
         verb = Verb(raw.subject.rsplit(".", 1)[1])
-        await self._reply(raw, lambda context_id: self._rpc.parts(verb, context_id, raw.data))
+        with self._tracer.answer(verb, raw.headers):
+            await self._reply(raw, lambda context_id: self._rpc.parts(verb, context_id, raw.data))
 
     async def _on_ops(self, message: NatsMessage) -> None:
         raw = message.raw_message
         verb = OpsVerb(raw.subject.rsplit(".", 1)[1])
-        await self._reply(raw, lambda context_id: self._ops.parts(verb, context_id, raw.data))
+        with self._tracer.answer(verb, raw.headers):
+            await self._reply(raw, lambda context_id: self._ops.parts(verb, context_id, raw.data))
 
     async def _reply(self, raw: Msg, make: Callable[[str], Awaitable[Iterable[ReplyPart]]]) -> None:
         if not subjects.is_inbox(raw.reply):
@@ -413,6 +423,7 @@ class Worker:
             log.error("worker.task_failed", exc_info=error)
 
 
+_COMMAND: Final = "sexton.cmd.{context_id}.{kind}"
 _SWEEP_LOCK_S: Final = 30.0
 _OPS_CONCURRENCY: Final = 4
 _CONSUMER_DELETED: Final = "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*"

@@ -4,6 +4,7 @@ from typing import Final
 
 import structlog
 
+from sexton import tracing
 from sexton.core.hash import body_digest
 from sexton.schemas import subjects
 from sexton.schemas.codec import AnyCommand, AnyOutcome, decode_command, event_id_of
@@ -46,16 +47,20 @@ class CommandHandler:
         command = await self._read(subject, data, reply)
         if command is None:
             return
-        structlog.contextvars.bind_contextvars(context_id=command.context_id, event_id=command.event_id)
+        _name(command)
         digest = body_digest(data)
         with metrics.COMMAND_SECONDS.labels(command.kind.value).time():
             done = await self._committer.carry_out(command, digest, redelivered=deliveries > 1)
         if isinstance(done, Deferred):
             await self._outbox.defer(command.context_id, command.event_id, data, reply)
             metrics.COMMANDS.labels(command.kind.value, "deferred").inc()
+            tracing.current().set(outcome="deferred")
             log.info("commands.deferred", sources=len(done.need.sources))
             return
         metrics.COMMANDS.labels(command.kind.value, _outcome_label(done.outcome)).inc()
+        tracing.current().set(
+            outcome=_outcome_label(done.outcome), revision=done.outcome.revision, epoch=done.outcome.epoch
+        )
         if isinstance(done.outcome, Rejected):
             log.info("commands.rejected", code=done.outcome.code.value)
         await self._outbox.publish(done.outcome, reply)
@@ -65,9 +70,10 @@ class CommandHandler:
         command = decode_command(data)
         if not isinstance(command, Compact):
             raise MalformedMessage("only compactions are deferred")
-        structlog.contextvars.bind_contextvars(context_id=command.context_id, event_id=command.event_id)
+        _name(command)
         result = await self._stage.run(command, body_digest(data), attempt=deliveries)
         if not isinstance(result, Summarised):
+            tracing.current().set(outcome=_outcome_label(result))
             await self._outbox.publish(result, reply)
             return
         summarised = result.command.wire()
@@ -95,6 +101,7 @@ class CommandHandler:
         except (InvalidInput, MalformedMessage, UnsupportedSchema) as e:
             outcome = _refusal(subject, data, e)
             metrics.COMMANDS.labels("unreadable", outcome.code.value).inc()
+            tracing.current().set(outcome=outcome.code.value)
             log.info("commands.refused", code=outcome.code.value, reason=outcome.message)
             await self._outbox.publish(outcome, reply)
             if outcome.event_id is None:
@@ -116,6 +123,13 @@ class CommandHandler:
                 f"{where.kind.value} for {where.context_id}"
             )
         return command
+
+
+def _name(command: AnyCommand) -> None:
+    """Names the command in every line that is logged on its way, and in its span."""
+    ids = {"context_id": command.context_id, "event_id": command.event_id}
+    structlog.contextvars.bind_contextvars(**ids)
+    tracing.current().set(kind=command.kind.value, **ids)
 
 
 def _outcome_label(outcome: AnyOutcome) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from sexton import tracing
 from sexton.core import hash as hashing
 from sexton.core.decide import (
     Blob,
@@ -101,8 +102,9 @@ class Committer:
             return await self._not_loaded(known, command, digest, e)
 
         for attempt in range(self._attempts):
-            held = await self._holdings.before(known, command)
-            decision = decide(known.tree, command, digest, contents, held.pins, pins_whole=held.whole)
+            with tracing.step("sexton.decide", attempt=attempt + 1):
+                held = await self._holdings.before(known, command)
+                decision = decide(known.tree, command, digest, contents, held.pins, pins_whole=held.whole)
             match decision:
                 case Settled(outcome):
                     # A tree that lags may refuse what the head would take, or know of no repeat.
@@ -115,7 +117,10 @@ class Committer:
                 case NeedsSummary():
                     return Deferred(decision)
                 case Commit():
-                    done = await self._commit(known, command, decision)
+                    with tracing.step(
+                        "sexton.commit", attempt=attempt + 1, revision=decision.record.revision
+                    ):
+                        done = await self._commit(known, command, decision)
                     if done is not None:
                         if redelivered or _elapsed_s(began) > self._confirm_after_s:
                             await self._confirm(command.context_id, decision.blobs)
@@ -130,21 +135,29 @@ class Committer:
         record = decision.record
         data = record.wire()
         try:
-            sequence = await self._log.append(command.context_id, data, known.sequence)
+            with tracing.send_step("sexton.publish", _LOG, size_bytes=len(data)):
+                sequence = await self._log.append(command.context_id, data, known.sequence)
         except LostRaceError:
             metrics.CONFLICTS.inc()
             log.info("commit.lost_race", revision=record.revision)
             return None
         except PayloadTooLarge as e:
             return Done(rejection(known.tree, command, RejectionCode.TOO_LARGE, e.message))
-        known = self._contexts.committed(known, record, data, sequence)
-        await self._hot.put(command.context_id, decision.blobs)
+        with tracing.step("sexton.project"):
+            known = self._contexts.committed(known, record, data, sequence)
+            await self._hot.put(command.context_id, decision.blobs)
         log.info("commit.done", kind=record.kind.value, revision=record.revision, epoch=record.epoch)
         events = known.tree.events
         assert events is not None  # noqa: S101 - a worker's trees have events
         return Done(committed(command.context_id, command.event_id, events[command.event_id]))
 
     async def _store(self, context_id: str, blobs: Sequence[Blob]) -> None:
+        if not blobs:
+            return
+        with tracing.step("sexton.cold.write", blobs=len(blobs), size_bytes=sum(len(b.data) for b in blobs)):
+            await self._write(context_id, blobs)
+
+    async def _write(self, context_id: str, blobs: Sequence[Blob]) -> None:
         for start in range(0, len(blobs), _PARALLEL_WRITES):
             batch = blobs[start : start + _PARALLEL_WRITES]
             # Not a TaskGroup: it takes a write that was cancelled from within for one that was made.
@@ -204,6 +217,7 @@ class Committer:
 
 
 _PARALLEL_WRITES: Final = 16
+_LOG: Final = "sexton.log.{context_id}"
 
 
 def _identity(blob: Blob) -> Identity:

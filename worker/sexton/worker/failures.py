@@ -17,6 +17,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from sexton import tracing
 from sexton.core import hash as hashing
 from sexton.core.collection import Version
 from sexton.core.incidents import failure_fingerprint
@@ -101,7 +102,8 @@ class FailureStream:
         """Stores a record; twice under one `message_id`, soon, is once. Raises `Unavailable`."""
         subject = subjects.failure(record.context_id)
         try:
-            await self._js.publish(subject, record.wire(), headers={"Nats-Msg-Id": message_id})
+            headers = {"Nats-Msg-Id": message_id, **tracing.headers()}
+            await self._js.publish(subject, record.wire(), headers=headers)
         except OUTAGES as e:
             raise unavailable(subjects.STREAM_FAILURES, e) from None
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from sexton import tracing
 from sexton.core.check import Action, Verdict, accept, check, diagnose
 from sexton.core.tree import ContextTree
 from sexton.schemas.errors import (
@@ -63,6 +64,7 @@ class Fetcher:
             metrics.FETCH_ERRORS.labels(e.code).inc()
             raise
         metrics.FETCHES.labels(answer.tier.value).inc()
+        tracing.current().set(tier=answer.tier.value)
         if verdict.action is Action.RE_EXPAND:
             metrics.RE_EXPANSIONS.inc()
         return answer, data
@@ -116,7 +118,8 @@ class Fetcher:
                 except HashMismatch:
                     log.info("fetch.hot_bytes_passed_over", span_id=target.span_id)
         try:
-            data = await self._cold.read(context_id, target, pointer.offset, pointer.length)
+            with tracing.step("sexton.cold.read", size_bytes=pointer.length):
+                data = await self._cold.read(context_id, target, pointer.offset, pointer.length)
             answer = accept(verdict, data, Tier.COLD)
         except (HardFailure, HashMismatch) as e:
             raise await self._confirmed(context_id, verdict, target, e) from None

@@ -9,11 +9,14 @@ import sys
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
+from sexton.tracing import log_ids
+
 
 def configure(level: str = "INFO", *, json: bool = True) -> None:
     """Sends structlog and the standard library's logging to stderr in one form."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        log_ids,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),

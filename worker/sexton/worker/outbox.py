@@ -8,11 +8,15 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js.api import PubAck
 
+from sexton import tracing
 from sexton.schemas import subjects
 from sexton.schemas.codec import AnyOutcome
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.outcome import REPLY_HEADER
 
+DEFERRED: Final = "sexton.summarise.{context_id}"
+"""The subject of deferred compactions, as spans name it."""
+_COMMAND: Final = "sexton.cmd.{context_id}.compact"
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 
 
@@ -37,9 +41,9 @@ class Outbox:
         data = outcome.wire()
         try:
             if outcome.context_id is not None and outcome.event_id is not None:
-                await self._client.publish(subjects.outcome(outcome.context_id, outcome.event_id), data)
+                await self._say(subjects.outcome(outcome.context_id, outcome.event_id), data)
             if reply is not None:
-                await self._client.publish(reply, data)
+                await self._say(reply, data)
         except (nats.errors.Error, OSError) as e:
             raise Unavailable(f"the outcome could not be published: {type(e).__name__}") from e
 
@@ -47,19 +51,24 @@ class Outbox:
         """Leaves a compaction to the summarise stage, as it came. Raises `Unavailable`."""
         subject = subjects.summarise(context_id)
         headers = _headers(reply) | {_MESSAGE_ID: f"{context_id}.{event_id}"}
-        ack = await self._store(subject, data, headers)
-        # The id spares a second model call while the first one waits or runs. Once that has ended, the
-        # server would still drop a repeat, and with it its outcome.
-        if ack.duplicate and not await self._waits(ack.seq):
-            await self._store(subject, data, _headers(reply))
+        with tracing.send_step("sexton.defer", DEFERRED):
+            ack = await self._store(subject, data, headers)
+            # The id spares a second model call while the first one waits or runs. Once that has ended, the
+            # server would still drop a repeat, and with it its outcome.
+            if ack.duplicate and not await self._waits(ack.seq):
+                await self._store(subject, data, _headers(reply))
 
     async def send(self, subject: str, data: bytes, reply: str | None) -> None:
         """Sends a command on its way, for whoever waits at `reply`. Raises `Unavailable`."""
-        await self._store(subject, data, _headers(reply))
+        with tracing.send_step("sexton.command", _COMMAND):
+            await self._store(subject, data, _headers(reply))
+
+    async def _say(self, subject: str, data: bytes) -> None:
+        await self._client.publish(subject, data, headers=tracing.headers() or None)
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> PubAck:
         try:
-            return await self._js.publish(subject, data, headers=headers or None)
+            return await self._js.publish(subject, data, headers=headers | tracing.headers() or None)
         except (TimeoutError, nats.errors.Error, OSError) as e:
             raise Unavailable(f"{subject.split('.')[1]}: {type(e).__name__}", operation="publish") from e
 

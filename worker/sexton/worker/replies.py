@@ -5,6 +5,7 @@ from typing import Final
 
 import structlog
 
+from sexton import tracing
 from sexton.core.answer import error_part
 from sexton.schemas import subjects
 from sexton.schemas.errors import SextonError, Unavailable
@@ -21,11 +22,14 @@ async def reply(subject: str, send: Send, make: Callable[[str], Awaitable[Iterab
     parts: Iterable[ReplyPart]
     try:
         context_id = subjects.context_of(subject)
+        tracing.current().set(context_id=context_id)
         parts = await make(context_id)
     except SextonError as e:
+        tracing.current().set(error=e.code)
         parts = [error_part(context_id, e)]
     except Exception as e:
         log.exception("replies.failed", verb=subject.rsplit(".", 1)[-1])
+        tracing.current().failed(e)
         parts = [error_part(context_id, Unavailable(f"internal error: {type(e).__name__}"))]
     for part in parts:
         await send(part.wire())

@@ -13,6 +13,7 @@ import structlog
 from purgatory import AsyncCircuitBreakerFactory
 from purgatory.domain.model import OpenedState
 
+from sexton import tracing
 from sexton.core.decide import NeedsSummary, Settled, decide, rejection
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyOutcome
@@ -109,8 +110,9 @@ class SummariseStage:
         size_bytes = sum(node.size_bytes for node in need.sources)
         breaker = await self._breakers.get_breaker(_CIRCUIT)
         try:
-            async with breaker, asyncio.timeout(self._timeout_s):
-                summary = await self._summariser(sources, need.level, size_bytes)
+            with tracing.step("sexton.summariser", sources=len(sources), size_bytes=size_bytes):
+                async with breaker, asyncio.timeout(self._timeout_s):
+                    summary = await self._summariser(sources, need.level, size_bytes)
         except OpenedState:
             raise SummariserDown("the summariser failed too often and is left alone for a while") from None
         except TimeoutError:

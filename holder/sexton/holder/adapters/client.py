@@ -28,7 +28,7 @@ class ReconnectingClient(Client):
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
-            found: dict[str, str] | None = await super()._process_headers(headers)
+            found: dict[str, str] | None = await super()._process_headers(_readable(headers))
         except (ValueError, IndexError):
             return {}
         return found
@@ -78,3 +78,8 @@ class ReconnectingClient(Client):
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_ABANDON_S):
                 await transport.wait_closed()
+
+
+def _readable(headers: bytes | None) -> bytes | None:
+    """Headers in UTF-8. One that is not would take the others with it."""
+    return headers if headers is None else headers.decode(errors="replace").encode()

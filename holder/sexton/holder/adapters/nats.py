@@ -25,14 +25,18 @@ from sexton.holder.adapters.connection import Connection
 from sexton.holder.adapters.inbox import Inbox, NatsMailbox
 from sexton.holder.log import logger
 from sexton.holder.ports import BumpHandler, ConnectionEvent, EventHandler
+from sexton.holder.spans import TRACER
 from sexton.schemas import subjects
 from sexton.schemas.commands import CommandKind
 from sexton.schemas.errors import MalformedMessage, OutcomeUnknown, PayloadTooLarge, Unavailable
 from sexton.schemas.outcome import REPLY_HEADER
 from sexton.schemas.rpc import Verb
+from sexton.tracing import headers as trace_headers
 
-_HEADER_BYTES: Final = 512
-"""Room for headers: the server counts them in, and drops a client that goes over its limit."""
+_HEADER_BYTES: Final = 1280
+"""Room for headers, also those of a trace: the server counts them in, and drops a client that goes over."""
+
+_EPOCH: Final = "sexton.epoch.{context_id}"
 
 _UNBOUNDED_S: Final = 3600.0
 """nats-py wants a bound on every request. The caller's own is far below."""
@@ -65,7 +69,8 @@ class NatsSubscription:
                 await subscription.unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
-        self._on_bump(message.data)
+        with TRACER.receive("sexton.bump", _EPOCH, message.headers):
+            self._on_bump(message.data)
 
 
 class NatsTransport:
@@ -143,7 +148,9 @@ class NatsTransport:
         """Sends a request. Raises `Unavailable`, `PayloadTooLarge`."""
         client = self._client_for(body)
         try:
-            await client.publish(subjects.rpc(context_id, verb), body, reply=reply_to)
+            await client.publish(
+                subjects.rpc(context_id, verb), body, reply=reply_to, headers=trace_headers() or None
+            )
         except MaxPayloadError:
             raise _too_large(body, client) from None
         except NatsError as e:
@@ -157,7 +164,7 @@ class NatsTransport:
                 subjects.command(context_id, kind),
                 body,
                 timeout=_UNBOUNDED_S,
-                headers={REPLY_HEADER: outcome_to},
+                headers={REPLY_HEADER: outcome_to, **trace_headers()},
             )
         except NoRespondersError:
             raise Unavailable("no service takes commands") from None

@@ -29,7 +29,7 @@ class HardenedClient(Client):
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
-            found: dict[str, str] | None = await super()._process_headers(headers)
+            found: dict[str, str] | None = await super()._process_headers(_readable(headers))
         except (ValueError, IndexError):
             return {}
         return found
@@ -85,3 +85,8 @@ class HardenedBroker(NatsBroker):
         await connection.connect(**self._connection_kwargs)
         self.config.connect(connection)
         return connection
+
+
+def _readable(headers: bytes | None) -> bytes | None:
+    """Headers in UTF-8. One that is not would take the others with it."""
+    return headers if headers is None else headers.decode(errors="replace").encode()

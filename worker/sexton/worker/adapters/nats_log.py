@@ -11,6 +11,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from sexton import tracing
 from sexton.schemas import subjects
 from sexton.schemas.errors import PayloadTooLarge, Unavailable
 from sexton.worker.ports import Entry, LostRaceError
@@ -104,7 +105,10 @@ class NatsLog:
             )
         try:
             ack = await self._js.publish(
-                subjects.log(context_id), data, headers={_EXPECTED_SEQUENCE: str(expected)}
+                subjects.log(context_id),
+                data,
+                # The stream passes them on to whoever hears the bump.
+                headers={_EXPECTED_SEQUENCE: str(expected), **tracing.headers()},
             )
         except nats.errors.OutboundBufferLimitError as e:
             raise _unavailable("log.append", e) from None

@@ -11,6 +11,7 @@ from sexton.worker.cli.client import JsonOption
 from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import configure_logs, exit_code, run_async
 from sexton.worker.cli.serve import until_told
+from sexton.worker.export import exporting
 from sexton.worker.settings import Settings, read_settings
 
 
@@ -39,7 +40,8 @@ def _run() -> None:
     from sexton.worker.pager.targets import trust_own_logs  # noqa: PLC0415
 
     trust_own_logs()
-    asyncio.run(Pager(settings).application().run())
+    with exporting("sexton-pager", on=settings.tracing):
+        asyncio.run(Pager(settings).application().run())
 
 
 def _test(out: Output) -> None:

@@ -14,6 +14,7 @@ from sexton.worker.cli.codes import BadInput, ExitCode
 from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import Interrupted, configure_logs, exit_code, run_async
 from sexton.worker.embedded import EmbeddedServers, PortTaken
+from sexton.worker.export import exporting
 from sexton.worker.settings import read_settings
 
 _USUAL_PORT: Final = 4222
@@ -63,9 +64,10 @@ def up(
             settings = read_settings(**given, **({} if partitions is None else {"partitions": partitions}))
             from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
 
-            async with Worker(settings):
-                _announce(out, folder, servers)
-                await servers.watch()
+            with exporting("sexton-worker", on=settings.tracing):
+                async with Worker(settings):
+                    _announce(out, folder, servers)
+                    await servers.watch()
 
     raise typer.Exit(exit_code(out, lambda: until_told(lambda: run_async(serve))))
 
@@ -85,7 +87,8 @@ def worker(json: JsonOption = False) -> None:
         logs.configure(settings.log_level, json=settings.log_json)
         from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
 
-        asyncio.run(Worker(settings).application().run())
+        with exporting("sexton-worker", on=settings.tracing):
+            asyncio.run(Worker(settings).application().run())
 
     raise typer.Exit(exit_code(out, lambda: until_told(run)))
 

@@ -24,6 +24,7 @@ from sexton.schemas import subjects
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.failure import HardFailureRecord
+from sexton.tracing import Tracer
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
 from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.cancelling import cancelled
@@ -39,6 +40,10 @@ log: Final = structlog.get_logger("sexton.pager")
 
 _PULL_S: Final = 1.0
 _UNLIMITED: Final = -1
+_SUBJECTS: Final = {
+    subjects.STREAM_FAILURES: "sexton.failure.{context_id}",
+    subjects.STREAM_DEAD: "sexton.dead.{stream}",
+}
 _CONSUMER_DELETED: Final = f"$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.{DURABLE}"
 _STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
 
@@ -104,6 +109,7 @@ class Pager:
         )
         # Nothing waits in a buffer for a server that is away: a late write of a state would be a wrong one.
         self._client = HardenedClient()
+        self._tracer = Tracer("sexton.pager", on=settings.tracing)
         self._stack = contextlib.AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._application: FastStream | None = None
@@ -226,12 +232,15 @@ class Pager:
     async def _on_record(self, message: NatsMessage) -> None:
         raw = message.raw_message
         stream = raw.metadata.stream
-        report = report_of(raw)
-        if report is None:
-            # Says what is wrong with it, to the rules of delivery.
-            decode(HardFailureRecord, raw.data)
-            return
-        await self._pages.called_for(stream, report)
+        with self._tracer.receive(
+            "sexton.page", _SUBJECTS[stream], raw.headers, deliveries=raw.metadata.num_delivered
+        ):
+            report = report_of(raw)
+            if report is None:
+                # Says what is wrong with it, to the rules of delivery.
+                decode(HardFailureRecord, raw.data)
+                return
+            await self._pages.called_for(stream, report)
 
     async def _on_deleted(self, raw: Any) -> None:
         log.error("pager.deleted", subject=raw.subject)
