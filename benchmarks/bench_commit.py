@@ -253,9 +253,9 @@ from sexton.worker.settings import Settings
 
 async def serve():
     logs.configure("WARNING")
-    application = Worker(Settings()).application()
-    application.after_startup(lambda: print("ready", flush=True))
-    await application.run()
+    async with Worker(Settings()):
+        print("ready", flush=True)
+        await asyncio.Event().wait()
 
 asyncio.run(serve())
 """

@@ -15,6 +15,7 @@ from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.app import Worker
 from sexton.worker.ending import end_process
+from sexton.worker.program import run
 from sexton.worker.settings import Settings
 
 LAST: Final = b"l0:c"
@@ -64,7 +65,7 @@ def main() -> None:
     _patch(NatsLog, "append", "append")
     _patch(RedisRegistry, "observe", "observe")
     _patch(ObjectColdStore, "delete", "delete")
-    asyncio.run(Worker(settings).application().run())
+    asyncio.run(run(Worker(settings)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from sexton.worker.app import Worker
 from sexton.worker.delivery import Delivery
 from sexton.worker.ending import end_process
 from sexton.worker.outbox import Outbox
+from sexton.worker.program import run
 from sexton.worker.settings import Settings
 
 POINTS: dict[str, tuple[Any, str, str]] = {
@@ -74,7 +75,7 @@ def main() -> None:
     wanted: dict[str, str] = json.loads(os.environ.get("SEXTON_TEST_STOP_AT", "{}"))
     for point in set(wanted.values()):
         stop(point, {context for context, at in wanted.items() if at == point})
-    asyncio.run(Worker(settings).application().run())
+    asyncio.run(run(Worker(settings)))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import Any, Final, Self
 
 import nats
 import structlog
-from faststream import AckPolicy, FastStream
+from faststream import AckPolicy
 from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
 from nats.aio.msg import Msg
+from redis.asyncio import Redis
 
 from sexton.core.sweep import SweepRules
 from sexton.schemas import subjects
@@ -24,10 +25,11 @@ from sexton.schemas.rpc import ReplyPart, Verb
 from sexton.tracing import Tracer
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.hot import RedisHotStore
+from sexton.worker.adapters.intake import add_intake_checks, end_intake
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.nats_options import nats_options
-from sexton.worker.adapters.redis_client import open_redis
+from sexton.worker.adapters.redis_client import answers, open_redis
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
 from sexton.worker.adapters.sweep_index import RedisSweepIndex
@@ -39,12 +41,14 @@ from sexton.worker.delivery import Delivery
 from sexton.worker.failures import FailureReports, FailureStream
 from sexton.worker.fetch import Fetcher
 from sexton.worker.health import Health
+from sexton.worker.health.probes import Probed
 from sexton.worker.holdings import Holdings
+from sexton.worker.in_flight import InFlight
 from sexton.worker.leases import Leases
 from sexton.worker.ops import OpsService
 from sexton.worker.orphans import OrphanSweep
 from sexton.worker.outbox import DEFERRED, Outbox, reply_of
-from sexton.worker.ports import ColdStore, HotStore, Log, Registry, SweepIndex
+from sexton.worker.ports import HotStore, Log, Registry, SweepIndex
 from sexton.worker.provision import (
     SUMMARISE_DURABLE,
     ProvisionError,
@@ -61,6 +65,7 @@ from sexton.worker.stuck import StuckWatch
 from sexton.worker.summarise import SummariseStage
 from sexton.worker.sweeper import Sweeper
 from sexton.worker.verify import Verifier
+from sexton.worker.web.routes import Refresh
 
 log: Final = structlog.get_logger("sexton.worker")
 
@@ -72,7 +77,7 @@ _PULL_S: Final = 1.0
 
 
 class Worker:
-    """One worker process, put together. Run its `application()`, or use it as a context manager."""
+    """One worker process, put together. Use it as a context manager, or `program.run` it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -84,7 +89,11 @@ class Worker:
         # The connection that commits: nothing waits in a buffer for a server that is away, to be sent
         # long after its sender gave up.
         self._client = HardenedClient()
-        self._application: FastStream | None = None
+        self._in_flight = InFlight()
+        self.ended = asyncio.Event()
+        """Set when the worker cannot go on."""
+        self.refresh: list[Refresh] = []
+        """What brings its gauges up to date."""
         self._fatal: ProvisionError | None = None
         self._to_provision = asyncio.Event()
         self._provisioned = {stream.name for stream in streams(settings)} | {
@@ -142,27 +151,23 @@ class Worker:
 
     async def __aexit__(self, *_: object) -> None:
         try:
+            await self.end()
             await self.broker.stop()
         finally:
             await self.close()
+        if self._fatal is not None:
+            raise self._fatal
 
-    def application(self) -> FastStream:
-        """The FastStream application: `await worker.application().run()` ends on SIGTERM or SIGINT."""
+    async def end(self) -> None:
+        """Takes nothing more. Finishes what is in flight, or gives it back when the grace time is over."""
+        self.health.stopping()
+        handed_over = await end_intake(self.broker)
+        unfinished = await self._in_flight.finish(self.settings.grace_s)
+        log.info("worker.ending", not_begun=handed_over, not_finished=unfinished)
 
-        @contextlib.asynccontextmanager
-        async def lifespan() -> AsyncIterator[None]:
-            try:
-                await self.prepare()
-                yield
-            finally:
-                await self.close()
-            if self._fatal is not None:
-                raise self._fatal
-
-        self._application = FastStream(
-            self.broker, lifespan=lifespan, after_startup=[self.listen], logger=None
-        )
-        return self._application
+    def hurry(self) -> None:
+        """Ends the grace time at once."""
+        self._in_flight.hurry()
 
     # --- putting it together -------------------------------------------------------------------------
 
@@ -191,7 +196,7 @@ class Worker:
         self._stack.push_async_callback(redis.aclose)
         self._stack.push_async_callback(hot_redis.aclose)
         log_store: Log = NatsLog(self._client, settings.io_timeout_s)
-        cold: ColdStore = ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s)
+        cold = ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s)
         registry: Registry = RedisRegistry(redis)
         index: SweepIndex = RedisSweepIndex(redis)
         hot: HotStore = RedisHotStore(hot_redis, settings.hot_ttl, settings.hot_max_bytes)
@@ -270,10 +275,20 @@ class Worker:
                 self._contexts, self._failures, after_s=settings.stuck_after_s, clock=time.monotonic
             ),
         )
+        self._add_checks(redis, cold)
         self._subscribe()
 
+    def _add_checks(self, redis: Redis, cold: ObjectColdStore) -> None:
+        add_intake_checks(self.health, self.broker, [self._client], self.settings, subjects.STREAM_COMMANDS)
+        self.health.add_ready("registry", Probed(lambda: answers(redis), time.monotonic))
+        self.health.add_ready("cold_store", Probed(cold.answers, time.monotonic))
+
     def _subscribe(self) -> None:
-        delivery = Delivery(self.settings, lambda: self._client.jetstream(timeout=self.settings.io_timeout_s))
+        delivery = Delivery(
+            self.settings,
+            lambda: self._client.jetstream(timeout=self.settings.io_timeout_s),
+            self._in_flight,
+        )
         self.broker.add_middleware(delivery.middleware())
         pull = PullSub(batch_size=1, timeout=_PULL_S)
         for partition in range(self.settings.partitions):
@@ -408,8 +423,7 @@ class Worker:
             except ProvisionError as e:
                 log.critical("worker.gives_up", reason=e.message)
                 self._fatal = e
-                if self._application is not None:
-                    self._application.exit()
+                self.ended.set()
                 return
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -431,6 +445,7 @@ _STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
 _SEQUENCES: Final = ("Nats-Sequence", "Nats-Last-Sequence")
 _SHOWN: Final = 80
 _CANCEL_AGAIN_S: Final = 0.2
+_LAST_S: Final = 1.0
 
 
 def _broker(settings: Settings, name: str, on_reconnect: Any) -> HardenedBroker:
@@ -443,7 +458,8 @@ def _broker(settings: Settings, name: str, on_reconnect: Any) -> HardenedBroker:
         decoder=_as_it_is,
         apply_types=False,
         ack_policy=AckPolicy.MANUAL,
-        graceful_timeout=settings.grace_s,
+        # What is in flight has had its grace time by then.
+        graceful_timeout=_LAST_S,
         logger=logging.getLogger("sexton.faststream"),
     )
 

@@ -5,6 +5,7 @@ acknowledged; or it raises, and the kind of error says what becomes of the messa
 
 - a message that cannot be understood goes to the dead letters and is never delivered again;
 - a transient fault gives it back, to be delivered again after a delay that grows with each try;
+- a handler that is interrupted because the program ends gives it back at once;
 - anything else is a bug: it is logged with its traceback and treated as a transient fault, so that a
   message is not lost to one; after `max_deliveries` it is a dead letter.
 """
@@ -25,6 +26,7 @@ from sexton.schemas import subjects
 from sexton.schemas.dead import DEAD_LETTER_HEADER, DeadLetter
 from sexton.schemas.errors import PeerError, SextonError, TransientError, UnsupportedSchema
 from sexton.worker import metrics
+from sexton.worker.in_flight import InFlight, Interrupted
 
 log: Final = structlog.get_logger("sexton.delivery")
 
@@ -52,9 +54,15 @@ class DeliverySettings(Protocol):
 class Delivery:
     """The rules of delivery, for all messages that come from a stream."""
 
-    def __init__(self, settings: DeliverySettings, dead_letters: Callable[[], JetStreamContext]) -> None:
+    def __init__(
+        self,
+        settings: DeliverySettings,
+        dead_letters: Callable[[], JetStreamContext],
+        in_flight: InFlight | None = None,
+    ) -> None:
         self._settings = settings
         self._js = dead_letters
+        self._in_flight = in_flight or InFlight()
 
     def middleware(self) -> type[BaseMiddleware[Any, Any]]:
         """A FastStream middleware that keeps them."""
@@ -66,7 +74,11 @@ class Delivery:
             async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: Any) -> Any:
                 if isinstance(msg, NatsMessage) and msg.raw_message.reply.startswith("$JS.ACK."):
                     return await delivery.handle(call_next, msg)
-                return await call_next(msg)
+                with suppress(Interrupted):
+                    # A request that is not answered: whoever asked will ask another worker.
+                    async with delivery._in_flight.one():
+                        return await call_next(msg)
+                return None
 
         return DeliveryMiddleware
 
@@ -74,7 +86,10 @@ class Delivery:
         """Runs the handler and settles the message. A cancelled handler settles nothing."""
         beat = asyncio.create_task(self._beat(msg), name="delivery.beat")
         try:
-            await call_next(msg)
+            async with self._in_flight.one():
+                await call_next(msg)
+        except Interrupted:
+            await self._hand_over(msg)
         except TransientError as e:
             await self._give_back(msg, e)
         except UnsupportedSchema as e:
@@ -113,6 +128,13 @@ class Delivery:
         )
         with suppress(*_GONE):
             await msg.nack(delay=delay_s)
+
+    async def _hand_over(self, msg: NatsMessage) -> None:
+        """Gives the message to whoever takes it next, at once: this program ends."""
+        metrics.GIVEN_BACK.labels(msg.raw_message.metadata.stream).inc()
+        log.warning("delivery.handed_over", deliveries=msg.raw_message.metadata.num_delivered)
+        with suppress(*_GONE):
+            await msg.nack(delay=0)
 
     async def _bury(self, msg: NatsMessage, reason: str, message: str) -> None:
         """Puts the message among the dead letters, then drops it. In this order: it is never in neither."""

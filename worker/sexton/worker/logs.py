@@ -57,3 +57,5 @@ def configure(level: str = "INFO", *, json: bool = True) -> None:
     # The client logs each reconnect attempt with a traceback; the worker says so itself, once.
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     logging.getLogger("sexton.faststream").setLevel(logging.WARNING)
+    # What it says of its start and end, the program says itself.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

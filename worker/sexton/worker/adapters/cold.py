@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -58,6 +59,11 @@ class ObjectColdStore:
     def __init__(self, store: ObjectStore, timeout_s: float) -> None:
         self._store = store
         self._timeout_s = timeout_s
+
+    async def answers(self) -> None:
+        """Returns if the store answers, be it that there is nothing. Raises `Unavailable` if not."""
+        with suppress(_MissingError):
+            await self._within("cold.head", obstore.head_async(self._store, "health/none"))
 
     async def write(self, context_id: str, blob: Blob) -> None:
         """See `ColdStore.write`."""

@@ -9,13 +9,20 @@ Things that a sender can do would stop nats-py's client for good, or until its p
   no reconnect follows.
 """
 
+import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 import nats.errors
 from faststream.nats import NatsBroker
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+
+from sexton.worker.adapters.lanes import END_S, Lane, LaneContext
 
 _FROM_A_STREAM: Final = b"$JS.ACK."
 _SERVERS_OWN: Final = ("Status", "Description")
@@ -75,6 +82,27 @@ class HardenedClient(Client):
             self._pending = []
             self._pending_data_size = 0
         await super()._close(status, do_cbs)
+
+    def jetstream(self, **options: Any) -> JetStreamContext:
+        """See nats-py. Its pull subscriptions are lanes, and are noted in `lanes`."""
+        return LaneContext(self, self.lanes, **options)
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """The pull subscriptions of this connection."""
+        return []
+
+    async def end_interest(self, subscriptions: Iterable[Subscription]) -> None:
+        """Has the server send nothing more on some subscriptions. What it has sent before is here by then.
+
+        Does not raise: a server that is away sends nothing, and one that does not answer is not waited for.
+        """
+        with suppress(nats.errors.Error, TimeoutError, OSError):
+            async with asyncio.timeout(END_S):
+                for subscription in subscriptions:
+                    # nats-py's own way would throw away what is on its way to here.
+                    await self._send_unsubscribe(subscription._id)  # noqa: SLF001
+                await self.flush()
 
 
 class HardenedBroker(NatsBroker):

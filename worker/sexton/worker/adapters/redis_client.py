@@ -3,8 +3,9 @@
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
-from sexton.schemas.errors import InvalidInput
+from sexton.schemas.errors import InvalidInput, Unavailable
 from sexton.worker.settings import Settings
 
 
@@ -28,3 +29,11 @@ def open_redis(settings: Settings, timeout_s: float) -> Redis:
         # Not redis-py's own words: they may hold the address, and that a password.
         raise InvalidInput("redis_url is not the address of a Redis", field="redis_url") from None
     return Redis.from_pool(pool)
+
+
+async def answers(client: Redis) -> None:
+    """Returns if the server answers. Raises `Unavailable` if not."""
+    try:
+        await client.ping()
+    except (RedisError, OSError, TimeoutError) as e:
+        raise Unavailable(f"registry.ping: {type(e).__name__}", operation="ping") from e

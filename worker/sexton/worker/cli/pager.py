@@ -38,10 +38,11 @@ def _run() -> None:
     logs.configure(settings.log_level, json=settings.log_json)
     from sexton.worker.pager.app import Pager  # noqa: PLC0415 - takes a second to import
     from sexton.worker.pager.targets import trust_own_logs  # noqa: PLC0415
+    from sexton.worker.program import run  # noqa: PLC0415
 
     trust_own_logs()
     with exporting("sexton-pager", on=settings.tracing):
-        asyncio.run(Pager(settings).application().run())
+        asyncio.run(run(Pager(settings)))
 
 
 def _test(out: Output) -> None:

@@ -42,6 +42,10 @@ def up(
         int | None,
         typer.Option(metavar="N", help="Ordered lanes of the command stream; fixed at first start."),
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65535, help="Of health and metrics. 0: any free one."),
+    ] = None,
     json: JsonOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
@@ -56,17 +60,21 @@ def up(
 
     async def serve() -> None:
         async with _servers(out, folder, nats_port, redis_port) as servers:
-            given = {
+            given: dict[str, str | int] = {
                 "nats_url": servers.nats_url,
                 "redis_url": servers.redis_url,
                 "cold_url": cold_url or (folder / "cold").as_uri(),
             }
+            if http_port is not None:
+                given["http_port"] = http_port
             settings = read_settings(**given, **({} if partitions is None else {"partitions": partitions}))
             from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
+            from sexton.worker.program import exposed  # noqa: PLC0415
 
+            program = Worker(settings)
             with exporting("sexton-worker", on=settings.tracing):
-                async with Worker(settings):
-                    _announce(out, folder, servers)
+                async with exposed(program) as endpoint, program:
+                    _announce(out, folder, servers, None if endpoint is None else endpoint.url)
                     await servers.watch()
 
     raise typer.Exit(exit_code(out, lambda: until_told(lambda: run_async(serve))))
@@ -82,15 +90,16 @@ def worker(json: JsonOption = False) -> None:
     configure_logs(0, lasting=True)
     out = Output(as_json=json)
 
-    def run() -> None:
+    def serve() -> None:
         settings = read_settings()
         logs.configure(settings.log_level, json=settings.log_json)
         from sexton.worker.app import Worker  # noqa: PLC0415 - takes a second to import
+        from sexton.worker.program import run  # noqa: PLC0415
 
         with exporting("sexton-worker", on=settings.tracing):
-            asyncio.run(Worker(settings).application().run())
+            asyncio.run(run(Worker(settings)))
 
-    raise typer.Exit(exit_code(out, lambda: until_told(run)))
+    raise typer.Exit(exit_code(out, lambda: until_told(serve)))
 
 
 @contextlib.asynccontextmanager
@@ -115,11 +124,14 @@ async def _servers(
         await servers.stop()
 
 
-def _announce(out: Output, folder: Path, servers: EmbeddedServers) -> None:
+def _announce(out: Output, folder: Path, servers: EmbeddedServers, http_url: str | None) -> None:
     if out.as_json:
-        out.value({"nats_url": servers.nats_url, "redis_url": servers.redis_url, "data": str(folder)})
+        where = {"nats_url": servers.nats_url, "redis_url": servers.redis_url, "data": str(folder)}
+        out.value(where if http_url is None else where | {"http_url": http_url})
     else:
         out.line(servers.nats_url)
+        if http_url is not None:
+            out.say(f"health and metrics on {http_url}")
         out.say(f"ready, with the data in {folder}; Ctrl-C ends it")
 
 

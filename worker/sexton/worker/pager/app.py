@@ -9,12 +9,12 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Self
 
 import nats.errors
 import structlog
-from faststream import AckPolicy, FastStream
+from faststream import AckPolicy
 from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
 from nats.js.api import AckPolicy as StreamAckPolicy
@@ -25,16 +25,19 @@ from sexton.schemas.codec import decode
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.failure import HardFailureRecord
 from sexton.tracing import Tracer
+from sexton.worker.adapters.intake import add_intake_checks, end_intake
 from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
 from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
 from sexton.worker.health import Health
+from sexton.worker.in_flight import InFlight
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
 from sexton.worker.pager.pages import Pages
 from sexton.worker.pager.targets import Target, open_targets
 from sexton.worker.provision import ProvisionError, ensure, failure_streams
 from sexton.worker.settings import Settings
+from sexton.worker.web.routes import Refresh
 
 log: Final = structlog.get_logger("sexton.pager")
 
@@ -44,6 +47,7 @@ _SUBJECTS: Final = {
     subjects.STREAM_FAILURES: "sexton.failure.{context_id}",
     subjects.STREAM_DEAD: "sexton.dead.{stream}",
 }
+_LAST_S: Final = 1.0
 _CONSUMER_DELETED: Final = f"$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.{DURABLE}"
 _STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
 
@@ -74,7 +78,7 @@ def consumers(settings: Settings) -> list[tuple[str, ConsumerConfig]]:
 
 
 class Pager:
-    """One pager process, put together. Run its `application()`, or use it as a context manager."""
+    """One pager process, put together. Use it as a context manager, or `program.run` it."""
 
     def __init__(
         self,
@@ -104,7 +108,8 @@ class Pager:
             decoder=_as_it_is,
             apply_types=False,
             ack_policy=AckPolicy.MANUAL,
-            graceful_timeout=settings.grace_s,
+            # What is in flight has had its grace time by then.
+            graceful_timeout=_LAST_S,
             logger=logging.getLogger("sexton.faststream"),
         )
         # Nothing waits in a buffer for a server that is away: a late write of a state would be a wrong one.
@@ -112,7 +117,12 @@ class Pager:
         self._tracer = Tracer("sexton.pager", on=settings.tracing)
         self._stack = contextlib.AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._application: FastStream | None = None
+        self._in_flight = InFlight()
+        self._fatal: ProvisionError | None = None
+        self.ended = asyncio.Event()
+        """Set when the pager cannot go on."""
+        self.refresh: list[Refresh] = []
+        """What brings its gauges up to date."""
         self._to_provision = asyncio.Event()
 
     async def prepare(self) -> None:
@@ -141,6 +151,9 @@ class Pager:
             clock_ms=self._clock_ms,
             spawn=self._spawn,
         )
+        add_intake_checks(
+            self.health, self.broker, [self._client], settings, *(stream for stream, _ in _sources(settings))
+        )
         self._subscribe()
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
         await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)
@@ -153,9 +166,18 @@ class Pager:
         log.info("pager.ready", targets=len(self._targets), incidents=sum(1 for _ in self._incidents))
 
     async def end(self) -> None:
-        """Gives back what waits for a page, before the broker stops."""
+        """Takes nothing more, waits for attempts under way, and gives back what waits for its page."""
+        self.health.stopping()
+        await end_intake(self.broker)
         if hasattr(self, "_pages"):
             await self._pages.end(self.settings.grace_s)
+        await self._in_flight.finish(_LAST_S)
+
+    def hurry(self) -> None:
+        """Ends the grace time at once."""
+        self._in_flight.hurry()
+        if hasattr(self, "_pages"):
+            self._spawn(self._pages.hurry())
 
     async def close(self) -> None:
         """Lets go of everything."""
@@ -181,22 +203,8 @@ class Pager:
             await self.broker.stop()
         finally:
             await self.close()
-
-    def application(self) -> FastStream:
-        """The FastStream application: `await pager.application().run()` ends on SIGTERM or SIGINT."""
-
-        @contextlib.asynccontextmanager
-        async def lifespan() -> AsyncIterator[None]:
-            try:
-                await self.prepare()
-                yield
-            finally:
-                await self.close()
-
-        self._application = FastStream(
-            self.broker, lifespan=lifespan, after_startup=[self.listen], on_shutdown=[self.end], logger=None
-        )
-        return self._application
+        if self._fatal is not None:
+            raise self._fatal
 
     # --- putting it together -------------------------------------------------------------------------
 
@@ -216,7 +224,7 @@ class Pager:
             raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
 
     def _subscribe(self) -> None:
-        self.broker.add_middleware(Delivery(_Rules(self.settings), self._js).middleware())
+        self.broker.add_middleware(Delivery(_Rules(self.settings), self._js, self._in_flight).middleware())
         for stream, subject in _sources(self.settings):
             for lane in range(self.settings.pager_lanes):
                 self.broker.subscriber(
@@ -271,8 +279,8 @@ class Pager:
                 delay_s = min(2 * delay_s, longest_s)
             except ProvisionError as e:
                 log.critical("pager.gives_up", reason=e.message)
-                if self._application is not None:
-                    self._application.exit()
+                self._fatal = e
+                self.ended.set()
                 return
 
     def _js(self) -> Any:

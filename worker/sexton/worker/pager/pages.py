@@ -52,6 +52,7 @@ class Pages:
         self._sending: set[str] = set()
         self._look = asyncio.Event()
         self._ended = False
+        self._hurried = False
 
     async def called_for(self, stream: str, report: Report) -> None:
         """Takes in a record; on return, the page that it called for was accepted.
@@ -104,7 +105,12 @@ class Pages:
         await self._incidents.tell()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._incidents.wait_until(lambda: not self._sending)
+                await self._incidents.wait_until(lambda: self._hurried or not self._sending)
+
+    async def hurry(self) -> None:
+        """Has `end` wait no longer. What an attempt comes to is not known then: the page is sent again."""
+        self._hurried = True
+        await self._incidents.tell()
 
     def _done(self, report: Report) -> bool:
         return settled(self._incidents.get(report.fingerprint), report.kind)
