@@ -20,7 +20,7 @@ TYPED := schemas/sexton core/sexton tracing/sexton holder/sexton worker/sexton t
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types imports drift cov bench schemas install dist lock clean distclean FORCE
+.PHONY: help demo test check lint types imports drift cov bench schemas rules install dist lock clean distclean FORCE
 
 help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,12 @@ bench: $(STAMP) ## measure
 schemas: $(STAMP) ## write the JSON Schemas and the AsyncAPI document anew from the models
 	$(PY) -m sexton.schemas.generate
 
+rules: ## write the alert rules anew as a Kubernetes resource
+	{ printf '# Made by `make rules` from deploy/prometheus/sexton.rules.yaml: change that one.\n'; \
+	  printf 'apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: sexton\nspec:\n'; \
+	  grep -v '^#' deploy/prometheus/sexton.rules.yaml | sed '/./s/^/  /'; \
+	} >deploy/k8s/components/monitoring/prometheusrule.yaml
+
 install: $(STAMP) ## make the virtual environment and install from the lock (the others do it by themselves)
 
 dist: $(STAMP) ## build the source distribution, and from it the wheel
@@ -63,6 +69,9 @@ dist: $(STAMP) ## build the source distribution, and from it the wheel
 lock: $(VENV)/bin/uv ## renew requirements/*.txt from pyproject.toml (LOCK_ARGS= keeps the pins that still fit)
 	$(COMPILE) --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/holder.txt pyproject.toml
+	$(COMPILE) --constraint requirements/dev.txt --extra worker --extra pager --extra otel \
+	  --output-file requirements/service.txt pyproject.toml
+	printf 'hatchling\nsetuptools\n' | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
 
 # One lock for every platform and every Python from 3.11 on, whichever of them made it.
 COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/bin/uv pip compile --quiet --no-config \

@@ -141,15 +141,15 @@ def test_the_lock_answers_every_requirement() -> None:
     assert [] == unanswered
 
 
-def test_both_locks_pin_the_same_versions() -> None:
-    """What is tested is what an agent embeds."""
-    assert pins("holder.txt").items() <= pins("dev.txt").items()
+def test_all_locks_pin_the_same_versions() -> None:
+    """What is tested is what an agent embeds and what the image holds."""
+    assert pins("holder.txt").items() <= pins("service.txt").items() <= pins("dev.txt").items()
     assert {canonicalize_name(Requirement(line).name) for line in project()["dependencies"]} <= pins(
         "holder.txt"
     ).keys()
 
 
-@pytest.mark.parametrize("lock", ["dev.txt", "holder.txt"])
+@pytest.mark.parametrize("lock", ["dev.txt", "holder.txt", "service.txt", "build.txt"])
 def test_a_lock_is_hashed_and_names_no_address(lock: str) -> None:
     """Whoever installs from it chooses the index; the hashes say whether it is the same thing."""
     text = (ROOT / "requirements" / lock).read_text()
