@@ -16,6 +16,7 @@ from sexton.schemas.leases import LeaseInfo
 from sexton.schemas.ops import HoldersPart, OpsRequest, OpsVerb
 from sexton.worker.cli.asking import Operator
 from sexton.worker.embedded import NatsServer
+from sexton.worker.settings.connections import ConnectionSettings
 from tests.support.waiting import deadline
 
 
@@ -45,7 +46,7 @@ async def answering(nats_url: str) -> AsyncIterator[Answer]:
 
 
 async def ask(nats_url: str, context_id: str, **options: Any) -> list[HoldersPart]:
-    async with deadline(10, "an answer"), Operator(nats_url) as operator:
+    async with deadline(10, "an answer"), Operator(ConnectionSettings(nats_url=nats_url)) as operator:
         request = OpsRequest(context_id=context_id)
         return await operator.ask(OpsVerb.HOLDERS, request, HoldersPart, **options)
 
@@ -65,7 +66,7 @@ async def test_several_questions_share_a_connection(
     """Each gets its own reply, also after one that failed."""
     await answering(context_id, [part(context_id, 0, last=True)])
 
-    async with Operator(nats_url) as operator:
+    async with Operator(ConnectionSettings(nats_url=nats_url)) as operator:
         request = OpsRequest(context_id=context_id)
         for _ in range(2):
             assert 1 == len(await operator.ask(OpsVerb.HOLDERS, request, HoldersPart))
@@ -166,6 +167,6 @@ async def test_a_frozen_server_is_given_up(own_nats: NatsServer) -> None:
     """It takes the connection, and says nothing."""
     await own_nats.pause()
 
-    with pytest.raises(Unavailable, match="no connection to NATS"):
-        async with deadline(10, "the end of the attempt"), Operator(own_nats.url):
+    with pytest.raises(Unavailable, match="NATS cannot be reached"):
+        async with deadline(10, "the end of it"), Operator(ConnectionSettings(nats_url=own_nats.url)):
             pass

@@ -19,6 +19,7 @@ from sexton.worker.app import Worker
 from sexton.worker.cli.asking import Operator
 from sexton.worker.embedded import EmbeddedServers
 from sexton.worker.failures import FailureStream
+from sexton.worker.settings.connections import ConnectionSettings
 from tests.core_kit.build import append, leaf, prune
 from tests.pager_kit.receiver import Receiver, receiving
 from tests.pager_kit.scene import Scene, paging, record, scene
@@ -88,7 +89,10 @@ async def test_another_worker_verifies_that_it_is_over(own_servers: EmbeddedServ
         whole.blob.write_bytes(b"?" * len(data))
         assert "corrupt" == await whole.fetch()
     whole.blob.write_bytes(data)
-    async with running(own_servers) as whole, Operator(own_servers.nats_url) as operator:
+    async with (
+        running(own_servers) as whole,
+        Operator(ConnectionSettings(nats_url=own_servers.nats_url)) as operator,
+    ):
         await eventually(lambda: whole.worker._failures.open("ctx"), what="what is open")
         request = VerifyRequest(context_id="ctx")
         (part,) = await operator.ask(OpsVerb.VERIFY, request, VerifyPart)

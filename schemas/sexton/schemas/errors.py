@@ -138,6 +138,16 @@ class CommandRejected(CallerError):
         self.outcome = outcome
 
 
+class PermissionRefused(CallerError):
+    """A server refused the credentials, or they do not permit this. Nothing was done.
+
+    `operation` is `connect`, `publish` or `subscribe`, `subject` what it was about. Asking again does not
+    help: give the user the permission, or use another one's credentials.
+    """
+
+    code = "permission_refused"
+
+
 class Fenced(CallerError):
     """Another process of the same holder id has registered since. `incarnation` is its number."""
 

@@ -150,6 +150,22 @@ def is_inbox(subject: str) -> bool:
     return len(subject) <= MAX_INBOX_LENGTH and _inbox_re.fullmatch(subject) is not None
 
 
+def is_reply(subject: str) -> bool:
+    """Whether a request may be answered there: an inbox, or the subject that the server has put in its place
+    because the request came from another account. No client may name one of those itself.
+    """
+    return is_inbox(subject) or (
+        len(subject) <= MAX_INBOX_LENGTH and _between_accounts_re.fullmatch(subject) is not None
+    )
+
+
+WORKER_INBOX: Final = "_SEXTON.worker"
+PAGER_INBOX: Final = "_SEXTON.pager"
+"""Where workers and pagers get their own answers. No inbox by `is_inbox`, so that nobody who names a reply
+subject can have a worker send something there."""
+OPERATOR_INBOX: Final = "_INBOX_OPS"
+"""Where operators do. Holders' begin with `_INBOX.`, which is another token to the server's permissions."""
+
 MAX_INBOX_LENGTH: Final = 256
 """In characters. Clients make inboxes of 30 to 60."""
 
@@ -157,6 +173,7 @@ INBOX: Final = r"^_INBOX[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+$"
 """What an inbox looks like."""
 
 _inbox_re: Final = re.compile(INBOX)
+_between_accounts_re: Final = re.compile(r"_R_(\.[A-Za-z0-9_-]+)+")
 _partition_re: Final = re.compile(r"[0-9]{1,5}")
 
 

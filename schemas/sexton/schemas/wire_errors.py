@@ -30,6 +30,7 @@ _CODES: Final[Mapping[str, type[SextonError]]] = {
         errors.StaleSpanError,
         errors.EpochMismatch,
         errors.HashMismatch,
+        errors.PermissionRefused,
         errors.Fenced,
         errors.LeaseLost,
         errors.PinRefused,

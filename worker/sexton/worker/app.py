@@ -19,16 +19,18 @@ from redis.asyncio import Redis
 
 from sexton.core.sweep import SweepRules
 from sexton.schemas import subjects
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import PermissionRefused, Unavailable
 from sexton.schemas.ops import OpsVerb
 from sexton.schemas.rpc import ReplyPart, Verb
 from sexton.tracing import Tracer
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.hot import RedisHotStore
 from sexton.worker.adapters.intake import add_intake_checks, end_intake
-from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
+from sexton.worker.adapters.nats_broker import HardenedBroker
+from sexton.worker.adapters.nats_client import HardenedClient, connect_once
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.nats_options import nats_options
+from sexton.worker.adapters.nats_refusals import Refusals
 from sexton.worker.adapters.redis_client import answers, open_redis
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
@@ -82,13 +84,15 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.health = Health()
-        self.broker = _broker(settings, "sexton-worker", on_reconnect=self._on_reconnect)
+        self._options = nats_options(settings)
+        self.refusals = Refusals(self.health.refused)
+        self.broker = self._make_broker()
         self._tracer = Tracer("sexton.worker", on=settings.tracing)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = contextlib.AsyncExitStack()
         # The connection that commits: nothing waits in a buffer for a server that is away, to be sent
         # long after its sender gave up.
-        self._client = HardenedClient()
+        self._client = HardenedClient(self.refusals)
         self._in_flight = InFlight()
         self.ended = asyncio.Event()
         """Set when the worker cannot go on."""
@@ -105,6 +109,7 @@ class Worker:
 
         Raises:
             Unavailable: NATS cannot be reached.
+            PermissionRefused: NATS refuses who we are, or something that a worker needs.
             ProvisionError: a stream or consumer is not as meant.
             InvalidInput: a setting names a store or a summariser that there is not.
         """
@@ -117,6 +122,9 @@ class Worker:
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
         await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)
         await self._client.subscribe(subjects.FAILURES, cb=self._failures.on_record)
+        # An answer comes after the refusals of what was sent before it.
+        await self._client.flush(self.settings.io_timeout_s)
+        self.refusals.check()
         self._spawn(self._failures.load())
         self._spawn(self._keep_provisioned())
 
@@ -172,20 +180,32 @@ class Worker:
     # --- putting it together -------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        settings = self.settings
         self._stack.push_async_callback(self._client.close)
-        try:
-            # With endless reconnects the first connect would wait for ever too, and say nothing.
-            async with asyncio.timeout(settings.io_timeout_s):
-                await self._client.connect(
-                    settings.nats_servers,
-                    name="sexton-worker-commit",
-                    pending_size=0,
-                    **nats_options(settings),
-                    reconnected_cb=self._on_reconnect,
-                )
-        except (nats.errors.Error, TimeoutError, OSError) as e:
-            raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
+        await connect_once(
+            self._client,
+            self.settings.nats_servers,
+            within_s=self.settings.io_timeout_s,
+            name="sexton-worker-commit",
+            pending_size=0,
+            reconnected_cb=self._on_reconnect,
+            **self._options,
+        )
+
+    def _make_broker(self) -> HardenedBroker:
+        return HardenedBroker(
+            self.settings.nats_servers,
+            client_options=self._options,
+            on_refusal=self.refusals,
+            name="sexton-worker",
+            reconnected_cb=self._on_reconnect,
+            # Handlers get the message itself and validate its bytes once, in the codec.
+            decoder=_as_it_is,
+            apply_types=False,
+            ack_policy=AckPolicy.MANUAL,
+            # What is in flight has had its grace time by then.
+            graceful_timeout=_LAST_S,
+            logger=logging.getLogger("sexton.faststream"),
+        )
 
     def _compose(self) -> None:
         settings = self.settings
@@ -297,6 +317,7 @@ class Worker:
                 stream=JStream(subjects.STREAM_COMMANDS, declare=False),
                 durable=partition_durable(partition),
                 pull_sub=pull,
+                inbox_prefix=_PULL_INBOX,
                 title=f"commands-{partition}",
             )(self._on_command)
         for lane in range(self.settings.summarise_concurrency):
@@ -305,6 +326,7 @@ class Worker:
                 stream=JStream(subjects.STREAM_SUMMARISE, declare=False),
                 durable=SUMMARISE_DURABLE,
                 pull_sub=pull,
+                inbox_prefix=_PULL_INBOX,
                 title=f"summarise-{lane}",
             )(self._on_deferred)
         for verb in Verb:
@@ -357,7 +379,7 @@ class Worker:
             await self._reply(raw, lambda context_id: self._ops.parts(verb, context_id, raw.data))
 
     async def _reply(self, raw: Msg, make: Callable[[str], Awaitable[Iterable[ReplyPart]]]) -> None:
-        if not subjects.is_inbox(raw.reply):
+        if not subjects.is_reply(raw.reply):
             log.warning("worker.no_inbox", verb=raw.subject.rsplit(".", 1)[1])
             return
 
@@ -414,7 +436,7 @@ class Worker:
             try:
                 await self._provision()
                 delay_s = first_s
-            except Unavailable as e:
+            except (Unavailable, PermissionRefused) as e:
                 # A server that has just started may answer before its JetStream does.
                 log.warning("worker.provision_failed", reason=e.message, delay_s=delay_s)
                 self._to_provision.set()
@@ -438,6 +460,7 @@ class Worker:
 
 
 _COMMAND: Final = "sexton.cmd.{context_id}.{kind}"
+_PULL_INBOX: Final = f"{subjects.WORKER_INBOX}.".encode()
 _SWEEP_LOCK_S: Final = 30.0
 _OPS_CONCURRENCY: Final = 4
 _CONSUMER_DELETED: Final = "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*"
@@ -446,22 +469,6 @@ _SEQUENCES: Final = ("Nats-Sequence", "Nats-Last-Sequence")
 _SHOWN: Final = 80
 _CANCEL_AGAIN_S: Final = 0.2
 _LAST_S: Final = 1.0
-
-
-def _broker(settings: Settings, name: str, on_reconnect: Any) -> HardenedBroker:
-    return HardenedBroker(
-        settings.nats_servers,
-        name=name,
-        **nats_options(settings),
-        reconnected_cb=on_reconnect,
-        # Handlers get the message itself and validate its bytes once, in the codec.
-        decoder=_as_it_is,
-        apply_types=False,
-        ack_policy=AckPolicy.MANUAL,
-        # What is in flight has had its grace time by then.
-        graceful_timeout=_LAST_S,
-        logger=logging.getLogger("sexton.faststream"),
-    )
 
 
 def _new_id() -> str:

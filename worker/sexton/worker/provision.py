@@ -26,6 +26,7 @@ from nats.js.api import (
 
 from sexton.schemas import subjects
 from sexton.schemas.errors import SextonError, Unavailable
+from sexton.worker.adapters.nats_client import RefusedError
 from sexton.worker.settings import Settings
 
 log: Final = structlog.get_logger("sexton.provision")
@@ -236,12 +237,15 @@ async def ensure(
     Raises:
         ProvisionError: something exists and is not as meant.
         Unavailable: JetStream did not answer, or is not enabled.
+        PermissionRefused: this user may not do that.
     """
     try:
         for stream in streams:
             await _stream(js, stream)
         for stream_name, consumer in consumers:
             await _consumer(js, stream_name, consumer)
+    except RefusedError as e:
+        raise e.as_ours() from None
     except nats.js.errors.APIError as e:
         raise Unavailable(f"JetStream refused: {e.description or e}", operation="provision") from e
     except (TimeoutError, nats.errors.Error, OSError) as e:

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from sexton import tracing
 from sexton.schemas import subjects
 from sexton.schemas.errors import PayloadTooLarge, Unavailable
+from sexton.worker.adapters.nats_client import RefusedError
 from sexton.worker.ports import Entry, LostRaceError
 
 _EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -110,7 +111,7 @@ class NatsLog:
                 # The stream passes them on to whoever hears the bump.
                 headers={_EXPECTED_SEQUENCE: str(expected), **tracing.headers()},
             )
-        except nats.errors.OutboundBufferLimitError as e:
+        except (nats.errors.OutboundBufferLimitError, RefusedError) as e:
             raise _unavailable("log.append", e) from None
         except nats.js.errors.APIError as e:
             if e.err_code in _WRONG_SEQUENCE or e.err_code is None:

@@ -45,7 +45,7 @@ async def read_stream(
         num_replicas=1,
     )
     try:
-        reader = await js.pull_subscribe(">", stream=stream, config=config)
+        reader = await js.pull_subscribe(">", stream=stream, config=config, inbox_prefix=_inbox_prefix(js))
         try:
             waiting = (await reader.consumer_info()).num_pending or 0
             while waiting:
@@ -60,6 +60,11 @@ async def read_stream(
                 await js.delete_consumer(stream, config.name or "")
     except OUTAGES as e:
         raise unavailable(stream, e) from None
+
+
+def _inbox_prefix(js: JetStreamContext) -> bytes:
+    """The connection's own: nats-py does not use it for pulls by itself."""
+    return bytes(js._nc._inbox_prefix) + b"."  # noqa: SLF001 - it has no other way
 
 
 def unavailable(what: str, error: Exception) -> Unavailable:

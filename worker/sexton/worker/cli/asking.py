@@ -1,7 +1,7 @@
 """How the commands for operators ask the service: one request, a reply in parts."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
@@ -10,10 +10,21 @@ from nats.aio.client import Client
 
 from sexton.schemas import subjects
 from sexton.schemas.codec import decode
-from sexton.schemas.errors import MalformedMessage, PeerError, SextonError, TransientError, Unavailable
+from sexton.schemas.errors import (
+    MalformedMessage,
+    PeerError,
+    PermissionRefused,
+    SextonError,
+    TransientError,
+    Unavailable,
+)
 from sexton.schemas.ops import OpsRequest, OpsVerb
+from sexton.schemas.refusal import Refusal
 from sexton.schemas.rpc import ReplyPart, RpcError
 from sexton.schemas.wire_errors import error_from
+from sexton.worker.adapters.nats_client import HardenedClient, connect_once
+from sexton.worker.adapters.nats_options import identity, tls
+from sexton.worker.settings.connections import ConnectionSettings
 
 P = TypeVar("P", bound=ReplyPart)
 
@@ -21,28 +32,22 @@ SILENCE_S: Final = 30.0
 """The longest wait for the next part of a reply."""
 SWEEP_SILENCE_S: Final = 300.0
 """The same for a sweep: it answers when it is done, and it may have many bytes to delete."""
-_CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 5
 _CLOSE_S: Final = 2.0
 
 
 class Operator:
     """Asks as an operator, over a connection of its own. Holders have no rights on these subjects."""
 
-    def __init__(self, nats_url: str) -> None:
-        self._nats_url = nats_url
-        self._client = Client()
-        self._last_error = "none"
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._refusals: list[Refusal] = []
+        self._client = HardenedClient(self._refusals.append)
 
     async def __aenter__(self) -> Self:
-        """Connects. Raises `Unavailable`."""
+        """Connects. Raises `Unavailable`, `PermissionRefused`."""
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                await self._client.connect(
-                    self._nats_url, name="sexton-operator", error_cb=self._heard, **_OPTIONS
-                )
-        except (nats.errors.Error, OSError, TimeoutError) as e:
-            await self._end()
-            raise Unavailable(f"no connection to NATS; last error: {self._last_error}") from e
+            await connect_for_operator(self._client, self._settings, "sexton-operator")
         except BaseException:
             await self._end()
             raise
@@ -58,6 +63,7 @@ class Operator:
 
         Raises:
             Unavailable: no worker serves this, a store does not answer it, or the reply stays away.
+            PermissionRefused: this user is no operator.
             PeerError: a reply that breaks the contract.
             SextonError: whatever the service says is wrong.
         """
@@ -83,6 +89,9 @@ class Operator:
                 await self._client.publish(
                     subjects.ops(request.context_id, verb), request.wire(), reply=inbox
                 )
+                # The answer to this comes after the refusal of anything before it.
+                await self._client.flush(_CONNECT_S)
+                check_permitted(self._refusals)
                 while not parts or not parts[-1].last:
                     message = await replies.next_msg(silence_s)
                     if (message.headers or {}).get("Status") == _NO_RESPONDERS:
@@ -102,15 +111,31 @@ class Operator:
             raise Unavailable(f"no answer to {verb.value}: {type(e).__name__}") from e
         return parts
 
-    async def _heard(self, error: Exception) -> None:
-        """nats-py logs errors unless somebody takes them. They are told where they are waited for."""
-        self._last_error = type(error).__name__
-
     async def _end(self) -> None:
         """Closes, within a bound: a frozen server must not hold up the program's end."""
         with suppress(TimeoutError, OSError, nats.errors.Error):
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
+
+
+async def connect_for_operator(client: Client, settings: ConnectionSettings, name: str) -> None:
+    """Connects as an operator, for one command. Raises `Unavailable`, `PermissionRefused`, `InvalidInput`."""
+    await connect_once(
+        client,
+        settings.nats_servers,
+        within_s=_CONNECT_S,
+        name=name,
+        inbox_prefix=settings.nats_inbox_prefix or subjects.OPERATOR_INBOX,
+        **_OPTIONS,
+        **identity(settings),
+        **tls(settings),
+    )
+
+
+def check_permitted(refusals: Sequence[Refusal]) -> None:
+    """Raises `PermissionRefused` if there is any."""
+    for refusal in refusals:
+        raise PermissionRefused(str(refusal), operation=refusal.operation, subject=refusal.subject)
 
 
 _OPTIONS: Final[Mapping[str, Any]] = {

@@ -6,18 +6,22 @@ import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Concatenate, Final
-from urllib.parse import urlsplit
 
 import typer
 
 from sexton.holder import Context, Holder, HolderSettings
-from sexton.schemas.errors import InvalidInput, Unavailable
+from sexton.schemas.addresses import check_nats_urls
+from sexton.schemas.errors import Unavailable
 from sexton.schemas.ids import token
+from sexton.worker.adapters.nats_options import identity as nats_identity
+from sexton.worker.adapters.nats_options import tls as nats_tls
 from sexton.worker.cli.asking import Operator
 from sexton.worker.cli.output import Output
 from sexton.worker.cli.running import configure_logs, exit_code, run_async
+from sexton.worker.settings import read_settings
 
 DEFAULT_NATS: Final = "nats://127.0.0.1:4222"
+_HOLDERS_INBOX: Final = "_INBOX"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Data and errors as JSON, one value to a line.")]
 VerboseOption = Annotated[
@@ -44,7 +48,8 @@ class Client:
     def __init__(self, out: Output, nats_url: str, context_id: str) -> None:
         self.out = out
         self.context_id = context_id
-        self.nats_url = _address(nats_url)
+        self.settings = read_settings(nats_url=nats_url)
+        check_nats_urls(self.settings.nats_servers, "--nats")
         self._stack = AsyncExitStack()
         self._holder: Holder | None = None
         self._operator: Operator | None = None
@@ -55,36 +60,26 @@ class Client:
         if self._holder is None:
             # A name of its own for each run: of two holders with one name the later one takes over.
             name = f"sexton-cli-{uuid.uuid4().hex[:12]}"
-            connecting = Holder.connect(self.nats_url, name=name, settings=HolderSettings())
+            connecting = Holder.connect(
+                self.settings.nats_servers,
+                name=name,
+                settings=HolderSettings(),
+                inbox_prefix=self.settings.nats_inbox_prefix or _HOLDERS_INBOX,
+                **nats_identity(self.settings),
+                **nats_tls(self.settings),
+            )
             self._holder = await self._stack.enter_async_context(connecting)
         return await self._holder.open(wanted)
 
     async def operator(self) -> Operator:
-        """Who asks what only operators may. Raises `Unavailable`."""
+        """Who asks what only operators may. Raises `Unavailable`, `PermissionRefused`."""
         if self._operator is None:
-            self._operator = await self._stack.enter_async_context(Operator(self.nats_url))
+            self._operator = await self._stack.enter_async_context(Operator(self.settings))
         return self._operator
 
     async def close(self) -> None:
         """Lets go of everything."""
         await self._stack.aclose()
-
-
-def _address(url: str) -> str:
-    """The address of NATS. Raises `InvalidInput` if it is none, without repeating a password in it."""
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        known = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number
-        known = False
-    if not known:
-        raise InvalidInput(
-            "--nats is not the address of a NATS server, such as nats://HOST:PORT", field="nats"
-        )
-    return url
-
-
-_SCHEMES: Final = frozenset({"nats", "tls", "ws", "wss"})
 
 
 def client_command(

@@ -36,6 +36,7 @@ class ExitCode(IntEnum):
     IRREDUCIBLE = 8, "The budget cannot be met: what remains is fresh, open, or at the top level."
     CHECK_FAILED = 9, "`demo` or `doctor` ran to its end, and something that must hold did not."
     SERVER = 10, "A server could not be started as asked, or ended by itself."
+    NOT_PERMITTED = 11, "A server refused the credentials, or what they permit does not reach this far."
     INTERRUPTED = 130, "Ended by Ctrl-C."
     BROKEN_PIPE = 141, "Whoever read the output stopped reading."
     TERMINATED = 143, "Ended by SIGTERM."
@@ -54,6 +55,7 @@ _BY_CLASS: Final[Sequence[tuple[type[SextonError], ExitCode]]] = (
     (errors.PointerResurrectionError, ExitCode.POINTER_REFUSED),
     (errors.CommandRejected, ExitCode.REJECTED),
     (errors.Irreducible, ExitCode.IRREDUCIBLE),
+    (errors.PermissionRefused, ExitCode.NOT_PERMITTED),
     (errors.HardFailure, ExitCode.HARD_FAILURE),
     (errors.TransientError, ExitCode.UNAVAILABLE),
     (errors.InvalidInput, ExitCode.USAGE),

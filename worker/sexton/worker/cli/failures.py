@@ -3,7 +3,6 @@
 It reads the streams itself and needs no worker and no pager: they may be what is down.
 """
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +10,6 @@ from typing import Annotated, Final
 
 import nats.errors
 import typer
-from nats.aio.client import Client as NatsClient
 
 from sexton.core.incidents import acknowledge as acknowledged
 from sexton.core.incidents import resolve as resolved
@@ -19,9 +17,13 @@ from sexton.schemas import subjects
 from sexton.schemas.errors import InvalidInput, Unavailable
 from sexton.schemas.ids import token
 from sexton.schemas.incidents import Incident, IncidentStatus
+from sexton.schemas.refusal import Refusal
+from sexton.worker.adapters.nats_client import HardenedClient
+from sexton.worker.cli.asking import check_permitted, connect_for_operator
 from sexton.worker.cli.client import Client
 from sexton.worker.pager import text
 from sexton.worker.pager.incidents import Incidents
+from sexton.worker.settings.connections import ConnectionSettings
 
 _TIMEOUT_S: Final = 5.0
 _FEWEST_DIGITS: Final = 6
@@ -51,7 +53,7 @@ async def failures(
     if incident is None and (acknowledge or resolve):
         raise InvalidInput("which one? Give the id of an incident", field="incident")
     context_id = None if only is None else token(only, "context")
-    async with _incidents(client.nats_url) as known:
+    async with _incidents(client.settings) as known:
         if incident is None:
             _list(client, known, context_id, everything=everything)
             return
@@ -69,35 +71,24 @@ async def failures(
 
 
 @contextlib.asynccontextmanager
-async def _incidents(nats_url: str) -> AsyncIterator[Incidents]:
-    """All incidents, with what no pager has looked at yet. Raises `Unavailable`."""
-    client = NatsClient()
+async def _incidents(settings: ConnectionSettings) -> AsyncIterator[Incidents]:
+    """All incidents, with what no pager has looked at yet. Raises `Unavailable`, `PermissionRefused`."""
+    refusals: list[Refusal] = []
+    client = HardenedClient(refusals.append)
     try:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await client.connect(
-                    nats_url,
-                    name="sexton-failures",
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    error_cb=_quiet,
-                )
-        except (nats.errors.Error, OSError, TimeoutError) as e:
-            raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
+        await connect_for_operator(client, settings, "sexton-failures")
         known = Incidents(client, _TIMEOUT_S)
         await known.load()
         for stream in (subjects.STREAM_FAILURES, subjects.STREAM_DEAD):
             await known.start(stream)
             await known.catch_up(stream, write=False)
         yield known
+    except Unavailable:
+        check_permitted(refusals)
+        raise
     finally:
         with contextlib.suppress(nats.errors.Error, OSError):
             await client.close()
-
-
-async def _quiet(_: Exception) -> None:
-    """nats-py logs errors unless somebody takes them. They are told where they are waited for."""
 
 
 def _find(known: Incidents, wanted: str) -> Incident:

@@ -23,6 +23,7 @@ from sexton.worker.cli.asking import Operator
 from sexton.worker.demo.cast import Cast
 from sexton.worker.demo.pace import COLLECTED_WITHIN_S
 from sexton.worker.demo.talk import Ask, Done, HeldRead, Verb
+from sexton.worker.settings.connections import ConnectionSettings
 
 KEEPER: Final = "ada"
 """Who holds an old version."""
@@ -140,7 +141,7 @@ class Copies:
         """Orders a sweep, and again until ada, whose pins Redis has lost, is known to hold hers."""
         request = OpsRequest(context_id=self._context.context_id)
         give_up_at = time.monotonic() + COLLECTED_WITHIN_S
-        async with Operator(self._cast.servers.nats_url) as operator:
+        async with Operator(ConnectionSettings(nats_url=self._cast.servers.nats_url)) as operator:
             while True:
                 parts = await operator.ask(OpsVerb.SWEEP, request, TombstonesPart)
                 stones = [stone for part in parts for stone in part.tombstones]

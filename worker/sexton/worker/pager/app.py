@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Self
 
-import nats.errors
 import structlog
 from faststream import AckPolicy
 from faststream.nats import JStream, PullSub
@@ -22,12 +21,14 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from sexton.schemas import subjects
 from sexton.schemas.codec import decode
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import PermissionRefused, Unavailable
 from sexton.schemas.failure import HardFailureRecord
 from sexton.tracing import Tracer
 from sexton.worker.adapters.intake import add_intake_checks, end_intake
-from sexton.worker.adapters.nats_client import HardenedBroker, HardenedClient
+from sexton.worker.adapters.nats_broker import HardenedBroker
+from sexton.worker.adapters.nats_client import HardenedClient, connect_once
 from sexton.worker.adapters.nats_options import nats_options
+from sexton.worker.adapters.nats_refusals import Refusals
 from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
 from sexton.worker.health import Health
@@ -42,6 +43,7 @@ from sexton.worker.web.routes import Refresh
 log: Final = structlog.get_logger("sexton.pager")
 
 _PULL_S: Final = 1.0
+_PULL_INBOX: Final = f"{subjects.PAGER_INBOX}.".encode()
 _UNLIMITED: Final = -1
 _SUBJECTS: Final = {
     subjects.STREAM_FAILURES: "sexton.failure.{context_id}",
@@ -100,10 +102,13 @@ class Pager:
         )
         self._clock_ms = clock_ms
         self.health = Health()
+        self._options = nats_options(settings, subjects.PAGER_INBOX)
+        self.refusals = Refusals(self.health.refused)
         self.broker = HardenedBroker(
             settings.nats_servers,
+            client_options=self._options,
+            on_refusal=self.refusals,
             name="sexton-pager",
-            **nats_options(settings),
             reconnected_cb=self._on_reconnect,
             decoder=_as_it_is,
             apply_types=False,
@@ -113,7 +118,7 @@ class Pager:
             logger=logging.getLogger("sexton.faststream"),
         )
         # Nothing waits in a buffer for a server that is away: a late write of a state would be a wrong one.
-        self._client = HardenedClient()
+        self._client = HardenedClient(self.refusals)
         self._tracer = Tracer("sexton.pager", on=settings.tracing)
         self._stack = contextlib.AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,6 +135,7 @@ class Pager:
 
         Raises:
             Unavailable: NATS cannot be reached.
+            PermissionRefused: NATS refuses who we are, or something that a pager needs.
             ProvisionError: a stream or consumer is not as meant.
         """
         await self._connect()
@@ -157,6 +163,9 @@ class Pager:
         self._subscribe()
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
         await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)
+        # An answer comes after the refusals of what was sent before it.
+        await self._client.flush(self.settings.io_timeout_s)
+        self.refusals.check()
         self._spawn(self._keep_provisioned())
 
     async def listen(self) -> None:
@@ -209,19 +218,15 @@ class Pager:
     # --- putting it together -------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        settings = self.settings
         self._stack.push_async_callback(self._client.close)
-        try:
-            # With endless reconnects the first connect would wait for ever too, and say nothing.
-            async with asyncio.timeout(settings.io_timeout_s):
-                await self._client.connect(
-                    settings.nats_servers,
-                    name="sexton-pager-state",
-                    pending_size=0,
-                    **nats_options(settings),
-                )
-        except (nats.errors.Error, TimeoutError, OSError) as e:
-            raise Unavailable(f"NATS cannot be reached: {type(e).__name__}", operation="connect") from e
+        await connect_once(
+            self._client,
+            self.settings.nats_servers,
+            within_s=self.settings.io_timeout_s,
+            name="sexton-pager-state",
+            pending_size=0,
+            **self._options,
+        )
 
     def _subscribe(self) -> None:
         self.broker.add_middleware(Delivery(_Rules(self.settings), self._js, self._in_flight).middleware())
@@ -232,6 +237,7 @@ class Pager:
                     stream=JStream(stream, declare=False),
                     durable=DURABLE,
                     pull_sub=PullSub(batch_size=1, timeout=_PULL_S),
+                    inbox_prefix=_PULL_INBOX,
                     title=f"{stream.lower()}-{lane}",
                 )(self._on_record)
 
@@ -272,7 +278,7 @@ class Pager:
             try:
                 await self._provision()
                 delay_s = first_s
-            except Unavailable as e:
+            except (Unavailable, PermissionRefused) as e:
                 log.warning("pager.provision_failed", reason=e.message, delay_s=delay_s)
                 self._to_provision.set()
                 await asyncio.sleep(delay_s)

@@ -21,6 +21,7 @@ from sexton.schemas.dead import DEAD_LETTER_HEADER, DeadLetter
 from sexton.schemas.errors import PeerError, Unavailable
 from sexton.schemas.failure import HardFailureRecord
 from sexton.schemas.incidents import Incident
+from sexton.worker.adapters.nats_client import RefusedError
 from sexton.worker.adapters.nats_stream import OUTAGES, last_sequence, read_stream, unavailable
 from sexton.worker.ports import LostRaceError
 
@@ -192,7 +193,7 @@ class Incidents:
             if e.err_code in _WRONG_SEQUENCE:
                 raise LostRaceError(incident.fingerprint) from None
             raise unavailable(subjects.STREAM_INCIDENTS, e) from None
-        except nats.errors.OutboundBufferLimitError as e:
+        except (nats.errors.OutboundBufferLimitError, RefusedError) as e:
             raise unavailable(subjects.STREAM_INCIDENTS, e) from None
         except OUTAGES:
             # It may be stored or lost: what is there says.

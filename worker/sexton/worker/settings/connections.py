@@ -1,9 +1,11 @@
 """Where the servers are, and as whom to talk to them."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+_INBOX_PREFIX: Final = r"^_INBOX[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 
 
 class ConnectionSettings(BaseModel):
@@ -31,6 +33,8 @@ class ConnectionSettings(BaseModel):
     """The key of `nats_tls_cert_file`."""
     nats_tls_hostname: str | None = None
     """The name that NATS's certificate must have, if it is not the address's."""
+    nats_inbox_prefix: Annotated[str, Field(pattern=_INBOX_PREFIX)] | None = None
+    """Where the command line gets its answers: what its user may listen below, such as `_INBOX.alice`."""
 
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     """Where Redis or Valkey is; user and password may be in it. `rediss://` for TLS."""
