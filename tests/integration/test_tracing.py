@@ -12,17 +12,19 @@ import pytest
 from nats.aio.msg import Msg
 from opentelemetry import trace
 
-from sexton.holder import Context, Holder, HolderSettings, Unreachable
+from sexton.holder import Context, Holder, HolderSettings, LeafLost, Unreachable
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.outcome import REPLY_HEADER, Committed
 from sexton.worker.app import Worker
 from sexton.worker.embedded import EmbeddedServers
 from tests.core_kit.build import append
+from tests.pager_kit.receiver import receiving
+from tests.pager_kit.scene import paging
 from tests.support.processes import Programs
 from tests.support.waiting import deadline, eventually
 from tests.tracing_kit import Seen, attributes, id_of, is_under, linked, looking, trace_of
 from tests.worker_kit.sender import Sender, hpub, publish_raw, sending
-from tests.worker_kit.service import settings
+from tests.worker_kit.service import cold_folder, settings
 
 CANARY = "canary-5f1e"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -448,3 +450,26 @@ async def test_every_span_and_attribute_is_in_the_docs(own_servers: EmbeddedServ
 
     assert set() == {re.sub(r"^sexton\.(rpc|ops)\..*", r"sexton.\1", name) for name in ours} - documented
     assert set() == keys - documented
+
+
+async def test_a_failure_that_pages_is_in_the_trace_of_what_noticed_it(
+    own_servers: EmbeddedServers, seen: Seen
+) -> None:
+    """From the fetch that found nothing, through the record, to the page."""
+    async with two_holders(own_servers, hot_max_bytes=0) as (mine, other), receiving() as receiver:
+        await mine.append("words", name="a")
+        pointer = await other.mint("l0:a")
+        [blob] = [path for path in cold_folder(own_servers).rglob("*") if path.is_file()]
+        blob.unlink()
+        seen.clear()
+        async with paging(own_servers.nats_url, receiver.url, tracing=True):
+            with pytest.raises(LeafLost):
+                await other.resolve(pointer, consistency="latest")
+            await receiver.until(1)
+            page = await seen.comes("sexton.page")
+        [client, server] = sorted(seen.named("sexton.rpc.fetch"), key=lambda span: span.kind.name)
+
+    assert is_under(server, client)
+    assert is_under(page, server)
+    assert [id_of(server)] == linked(page)
+    assert "lost" == attributes(server)["error"]
