@@ -123,8 +123,8 @@ async def test_a_cold_store_that_does_not_answer(
 async def test_a_refused_permission_makes_it_unready(own_servers: EmbeddedServers) -> None:
     """What is reported into its health is in the answer."""
     async with served(own_servers) as (worker, url, _):
-        worker.health.refused("subscription", "sexton.epoch.*")
-        assert "NATS refused the subscription sexton.epoch.*" == await until_unready(url, "permissions")
+        worker.health.refused("subscribe", "sexton.epoch.*")
+        assert "NATS refuses: subscribe sexton.epoch.*" == await until_unready(url, "permissions")
 
 
 async def test_a_worker_without_an_answer_to_its_pulls_is_not_ready(own_servers: EmbeddedServers) -> None:

@@ -86,10 +86,10 @@ async def test_a_refused_subscription_stands_until_the_connection_is_made_anew()
     """It is refused once only, and is dead from then on."""
     clock = Clock()
     health = serving(clock)
-    health.refused("Subscription", "sexton.epoch.*")
+    health.refused("subscribe", "sexton.epoch.*")
     clock.now += 10 * PUBLISH_FOR_S
     check = (await health.ready()).checks["permissions"]
-    assert Check.failed("NATS refused the subscription sexton.epoch.*") == check
+    assert Check.failed("NATS refuses: subscribe sexton.epoch.*") == check
     health.reconnected()
     assert (await health.ready()).ok
 
@@ -102,7 +102,7 @@ async def test_a_refused_publish_stands_for_a_while() -> None:
     health.refused("publish", "sexton.outcome.c.e")
     health.reconnected()
     check = (await health.ready()).checks["permissions"]
-    assert Check.failed("NATS refused the publish sexton.outcome.c.e, and 1 more") == check
+    assert Check.failed("NATS refuses: publish sexton.outcome.c.e, and 1 more") == check
     clock.now += PUBLISH_FOR_S
     assert (await health.ready()).ok
 
@@ -118,7 +118,7 @@ async def test_refusals_are_bounded_and_shown_in_one_line() -> None:
     assert "\n" not in reason
     assert len(reason) < 200
     assert reason.endswith("and 63 more")
-    health.refused("subscription", "_INBOX.secret.token")
+    health.refused("subscribe", "_INBOX.secret.token")
     assert "_INBOX.>" in str((await health.ready()).checks["permissions"].reason)
 
 

@@ -15,6 +15,7 @@ from faststream import AckPolicy
 from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from redis.asyncio import Redis
 
 from sexton.core.sweep import SweepRules
@@ -35,6 +36,8 @@ from sexton.worker.adapters.redis_client import answers, open_redis
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
 from sexton.worker.adapters.sweep_index import RedisSweepIndex
+from sexton.worker.adapters.tally import RedisTally
+from sexton.worker.census import Census
 from sexton.worker.collect import Collector
 from sexton.worker.commands import CommandHandler
 from sexton.worker.commit import Committer
@@ -42,6 +45,7 @@ from sexton.worker.contexts import Contexts
 from sexton.worker.delivery import Delivery
 from sexton.worker.failures import FailureReports, FailureStream
 from sexton.worker.fetch import Fetcher
+from sexton.worker.gauges import counted, pending
 from sexton.worker.health import Health
 from sexton.worker.health.probes import Probed
 from sexton.worker.holdings import Holdings
@@ -66,6 +70,7 @@ from sexton.worker.settings import Settings
 from sexton.worker.stuck import StuckWatch
 from sexton.worker.summarise import SummariseStage
 from sexton.worker.sweeper import Sweeper
+from sexton.worker.timed_log import TimedLog
 from sexton.worker.verify import Verifier
 from sexton.worker.web.routes import Refresh
 
@@ -131,6 +136,7 @@ class Worker:
     async def listen(self) -> None:
         """Begins to sweep, once the broker takes commands."""
         self._spawn(self._sweeper.run())
+        self._spawn(self._census.run(self.settings.sweep_interval_s))
         self._spawn(self._sweeper.run_orphans(self._orphans, self.settings.orphan_interval_s))
         self.health.started()
         log.info("worker.ready", partitions=self.settings.partitions)
@@ -215,10 +221,14 @@ class Worker:
         )
         self._stack.push_async_callback(redis.aclose)
         self._stack.push_async_callback(hot_redis.aclose)
-        log_store: Log = NatsLog(self._client, settings.io_timeout_s)
+        self._log = TimedLog(NatsLog(self._client, settings.io_timeout_s))
+        log_store: Log = self._log
         cold = ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s)
         registry: Registry = RedisRegistry(redis)
         index: SweepIndex = RedisSweepIndex(redis)
+        tally = RedisTally(redis)
+        self._census = Census(RedisSweepIndex(redis, "leases"), registry, tally, new_token=_new_id)
+        self.refresh += [counted(tally), pending(self._js, _QUEUES)]
         hot: HotStore = RedisHotStore(hot_redis, settings.hot_ttl, settings.hot_max_bytes)
         self._contexts = Contexts(
             log_store,
@@ -264,7 +274,7 @@ class Worker:
             Outbox(self._client, settings.io_timeout_s),
             max_command_bytes=settings.max_command_bytes,
         )
-        leases = Leases(registry, self._contexts, longest_s=settings.lease_ttl_max_s)
+        leases = Leases(registry, self._contexts, longest_s=settings.lease_ttl_max_s, census=self._census)
         self._rpc = RpcService(self._contexts, fetcher, cold, leases)
         collector = Collector(
             log_store,
@@ -294,6 +304,7 @@ class Worker:
             stuck=StuckWatch(
                 self._contexts, self._failures, after_s=settings.stuck_after_s, clock=time.monotonic
             ),
+            tally=tally,
         )
         self._add_checks(redis, cold)
         self._subscribe()
@@ -306,7 +317,7 @@ class Worker:
     def _subscribe(self) -> None:
         delivery = Delivery(
             self.settings,
-            lambda: self._client.jetstream(timeout=self.settings.io_timeout_s),
+            self._js,
             self._in_flight,
         )
         self.broker.add_middleware(delivery.middleware())
@@ -400,6 +411,7 @@ class Worker:
         except ValueError:
             log.warning("worker.no_broadcast", subject=ascii(raw.subject[:_SHOWN]))
             return
+        self._log.heard(context_id, previous, raw.data)
         self._contexts.on_broadcast(context_id, sequence, previous, raw.data)
 
     async def _on_deleted(self, raw: Any) -> None:
@@ -424,7 +436,7 @@ class Worker:
             self._spawn(self._failures.load())
 
     async def _provision(self) -> None:
-        await provision(self._client.jetstream(timeout=self.settings.io_timeout_s), self.settings)
+        await provision(self._js(), self.settings)
 
     async def _keep_provisioned(self) -> None:
         """Provisions again whenever that is called for, and until it is done."""
@@ -448,6 +460,9 @@ class Worker:
                 self.ended.set()
                 return
 
+    def _js(self) -> JetStreamContext:
+        return self._client.jetstream(timeout=self.settings.io_timeout_s)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -462,6 +477,7 @@ class Worker:
 _COMMAND: Final = "sexton.cmd.{context_id}.{kind}"
 _PULL_INBOX: Final = f"{subjects.WORKER_INBOX}.".encode()
 _SWEEP_LOCK_S: Final = 30.0
+_QUEUES: Final = (subjects.STREAM_COMMANDS, subjects.STREAM_SUMMARISE)
 _OPS_CONCURRENCY: Final = 4
 _CONSUMER_DELETED: Final = "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*"
 _STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"

@@ -73,6 +73,7 @@ class CommandHandler:
         _name(command)
         result = await self._stage.run(command, body_digest(data), attempt=deliveries)
         if not isinstance(result, Summarised):
+            metrics.COMMANDS.labels(command.kind.value, _outcome_label(result)).inc()
             tracing.current().set(outcome=_outcome_label(result))
             await self._outbox.publish(result, reply)
             return
@@ -88,6 +89,7 @@ class CommandHandler:
             code=RejectionCode.TOO_LARGE,
             message=message,
         )
+        metrics.COMMANDS.labels(command.kind.value, _outcome_label(refused)).inc()
         await self._outbox.publish(refused, reply)
 
     async def _read(self, subject: str, data: bytes, reply: str | None) -> AnyCommand | None:

@@ -5,6 +5,7 @@ cold store's bytes is read a second time before it is called a loss.
 """
 
 import asyncio
+import time
 from typing import Final
 
 import structlog
@@ -57,6 +58,7 @@ class Fetcher:
             LeafLost, LeafCorrupt: confirmed by a second read past every cache.
             Unavailable: no answer within the budget. Nothing is known to be lost.
         """
+        began = time.perf_counter()
         budget_s = request.budget_ms / 1000 if request.budget_ms is not None else self._budget_s
         try:
             answer, data, verdict = await self._within(request, budget_s)
@@ -64,6 +66,7 @@ class Fetcher:
             metrics.FETCH_ERRORS.labels(e.code).inc()
             raise
         metrics.FETCHES.labels(answer.tier.value).inc()
+        metrics.FETCH_SECONDS.labels(answer.tier.value).observe(time.perf_counter() - began)
         tracing.current().set(tier=answer.tier.value)
         if verdict.action is Action.RE_EXPAND:
             metrics.RE_EXPANSIONS.inc()

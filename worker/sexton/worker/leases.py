@@ -22,6 +22,7 @@ from sexton.schemas.leases import (
     RefusedPin,
     ReleaseRequest,
 )
+from sexton.worker.census import Census
 from sexton.worker.contexts import Contexts
 from sexton.worker.ports import Registry
 
@@ -35,8 +36,11 @@ class Leases:
     that is too long.
     """
 
-    def __init__(self, registry: Registry, contexts: Contexts, *, longest_s: float) -> None:
+    def __init__(
+        self, registry: Registry, contexts: Contexts, *, longest_s: float, census: Census | None = None
+    ) -> None:
         self._registry = registry
+        self._census = census
         self._contexts = contexts
         self._longest_ms = int(longest_s * 1000)
 
@@ -54,6 +58,8 @@ class Leases:
         announced = request.pins if beat.operation == request.operation else None
         granted, refused = await self._judged(known.tree, request, announced or ())
         if request.register_new:
+            if self._census is not None:
+                await self._census.note(request.context_id)
             log.info("leases.registered", holder_id=request.holder_id, incarnation=request.incarnation)
         return LeaseReply(
             context_id=request.context_id,

@@ -13,6 +13,7 @@ import structlog
 
 from sexton.schemas.errors import SextonError, Unavailable
 from sexton.worker import metrics
+from sexton.worker.census import TOMBSTONES, Tally
 from sexton.worker.collect import Collector
 from sexton.worker.orphans import OrphanSweep
 from sexton.worker.ports import Log, SweepIndex
@@ -37,6 +38,7 @@ class Sweeper:
         lock_s: float,
         new_token: Callable[[], str],
         stuck: StuckWatch | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._index = index
         self._log = log_store
@@ -45,8 +47,7 @@ class Sweeper:
         self._lock_s = lock_s
         self._token = new_token()
         self._stuck = stuck
-        self._waiting = 0
-        """Tombstones left where they were, in this turn."""
+        self._tally = tally
 
     async def run(self) -> None:
         """Sweeps until it is cancelled. A fault is logged, and the next turn begins anew."""
@@ -81,27 +82,33 @@ class Sweeper:
         """
         if not await self._index.complete():
             await self._rebuild()
-        swept, self._waiting = 0, 0
+        swept = 0
         for shard in range(SHARDS):
             if not await self._index.lock(shard, self._token, self._lock_s):
                 continue
             try:
-                for context_id in await self._index.contexts(shard, _PER_TURN):
-                    await self._sweep(context_id)
-                    swept += 1
-                    if not await self._index.lock(shard, self._token, self._lock_s):
-                        break
+                swept += await self._sweep_shard(shard)
             finally:
                 await self._index.unlock(shard, self._token)
-        metrics.TOMBSTONES.set(self._waiting)
         return swept
 
-    async def _sweep(self, context_id: str) -> None:
+    async def _sweep_shard(self, shard: int) -> int:
+        swept = left = 0
+        for context_id in await self._index.contexts(shard, _PER_TURN):
+            left += await self._sweep(context_id)
+            swept += 1
+            if not await self._index.lock(shard, self._token, self._lock_s):
+                return swept
+        if self._tally is not None:
+            await self._tally.put(shard, {TOMBSTONES: left})
+        return swept
+
+    async def _sweep(self, context_id: str) -> int:
+        """Gives the number of tombstones that stay where they are, as far as that is known."""
         # One context that cannot be swept must not keep the others from it.
-        waiting = True
+        waiting, left = True, 0
         try:
             left = (await self._collector.sweep(context_id)).waiting
-            self._waiting += left
             waiting = left > 0
         except SextonError as e:
             log.warning("sweeper.context_failed", context_id=context_id, reason=e.message)
@@ -114,6 +121,7 @@ class Sweeper:
             await self._index.note([context_id])
         else:
             await self._index.drop(context_id)
+        return left
 
     async def _rebuild(self) -> None:
         """The index is gone: note every context there is. Those without tombstones are dropped again."""

@@ -12,8 +12,6 @@ from sexton.worker.shards import shard_of
 NOTED_FOR_S: Final = 120
 """A note is kept at least this long, far longer than a commit takes from its note to its record."""
 
-_COMPLETE: Final = "sexton:{sweep}:complete"
-
 # KEYS[1] index of a shard; ARGV: context, seconds. Drops the context unless it was noted lately.
 _DROP: Final = """
 local noted = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -63,8 +61,11 @@ return ''
 class RedisSweepIndex:
     """`SweepIndex` on Redis 7 or Valkey."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, name: str = "sweep") -> None:
+        """Args: the client; and a name for this index, if it is not the sweeper's."""
         self._redis = client
+        self._base = f"sexton:{{{name}}}"
+        self._marker = f"{self._base}:complete"
         self._note = client.register_script(_NOTE)
         self._drop = client.register_script(_DROP)
         self._lock = client.register_script(_LOCK)
@@ -79,33 +80,47 @@ class RedisSweepIndex:
             shards.setdefault(shard_of(context_id), []).append(context_id)
         for shard, names in shards.items():
             for start in range(0, len(names), _PER_CALL):
-                await _tried("note", self._note(keys=[_index(shard)], args=names[start : start + _PER_CALL]))
+                await _tried(
+                    "note",
+                    self._note(keys=[self._index(shard)], args=names[start : start + _PER_CALL]),
+                )
 
     async def drop(self, context_id: str) -> None:
         """See `SweepIndex.drop`."""
-        await _tried("drop", self._drop(keys=[_index(shard_of(context_id))], args=[context_id, NOTED_FOR_S]))
+        await _tried(
+            "drop",
+            self._drop(keys=[self._index(shard_of(context_id))], args=[context_id, NOTED_FOR_S]),
+        )
 
     async def contexts(self, shard: int, limit: int) -> list[str]:
         """See `SweepIndex.contexts`."""
-        found: list[bytes] = await _tried("contexts", self._redis.zrange(_index(shard), 0, limit - 1))
+        found: list[bytes] = await _tried("contexts", self._redis.zrange(self._index(shard), 0, limit - 1))
         return [name.decode() for name in found]
 
     async def complete(self) -> bool:
         """See `SweepIndex.complete`."""
-        self._incomplete_since = await _tried("complete", self._complete(keys=[_COMPLETE], args=[""]))
+        self._incomplete_since = await _tried("complete", self._complete(keys=[self._marker], args=[""]))
         return not self._incomplete_since
 
     async def set_complete(self) -> None:
         """See `SweepIndex.set_complete`."""
-        await _tried("complete", self._complete(keys=[_COMPLETE], args=[self._incomplete_since]))
+        await _tried("complete", self._complete(keys=[self._marker], args=[self._incomplete_since]))
 
     async def lock(self, shard: int, token: str, for_s: float) -> bool:
         """See `SweepIndex.lock`."""
-        return bool(await _tried("lock", self._lock(keys=[_lock(shard)], args=[token, int(for_s * 1000)])))
+        return bool(
+            await _tried("lock", self._lock(keys=[self._lock_of(shard)], args=[token, int(for_s * 1000)]))
+        )
 
     async def unlock(self, shard: int, token: str) -> None:
         """See `SweepIndex.unlock`."""
-        await _tried("unlock", self._unlock(keys=[_lock(shard)], args=[token]))
+        await _tried("unlock", self._unlock(keys=[self._lock_of(shard)], args=[token]))
+
+    def _index(self, shard: int) -> str:
+        return f"{self._base}:index:{shard}"
+
+    def _lock_of(self, shard: int) -> str:
+        return f"{self._base}:lock:{shard}"
 
 
 _PER_CALL: Final = 1000
@@ -116,11 +131,3 @@ async def _tried(what: str, call: Awaitable[Any]) -> Any:
         return await call
     except (RedisError, OSError, TimeoutError) as e:
         raise Unavailable(f"sweep_index.{what}: {type(e).__name__}", operation=what) from e
-
-
-def _index(shard: int) -> str:
-    return f"sexton:{{sweep}}:index:{shard}"
-
-
-def _lock(shard: int) -> str:
-    return f"sexton:{{sweep}}:lock:{shard}"

@@ -24,7 +24,7 @@ class Refusals:
         self._at: dict[tuple[str, str], float] = {}
 
     def refused(self, operation: str, subject: str) -> None:
-        """Takes note of one: `operation` is `publish` or `subscription`, as in the server's words."""
+        """Takes note of one: `operation` is `publish`, `subscribe`, or another one."""
         what = (operation.lower(), subject)
         self._at.pop(what, None)
         self._at[what] = self._clock()
@@ -45,7 +45,7 @@ class Refusals:
             return OK
         operation, subject = next(reversed(self._at))
         more = f", and {len(self._at) - 1} more" if len(self._at) > 1 else ""
-        return Check.failed(f"NATS refused the {operation} {_shown(subject)}{more}")
+        return Check.failed(f"NATS refuses: {operation} {_shown(subject)}{more}")
 
 
 def _shown(subject: str) -> str:

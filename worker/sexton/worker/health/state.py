@@ -46,7 +46,7 @@ class Health:
         self.phase = Phase.STOPPING
 
     def refused(self, operation: str, subject: str) -> None:
-        """NATS refused an operation: `publish` or `subscription`. Not ready while that stands."""
+        """NATS refused an operation: `publish`, `subscribe`, or another one. Not ready while that stands."""
         self._refusals.refused(operation, subject)
 
     def reconnected(self) -> None:

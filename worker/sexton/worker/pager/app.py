@@ -31,6 +31,7 @@ from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.adapters.nats_refusals import Refusals
 from sexton.worker.cancelling import cancelled
 from sexton.worker.delivery import Delivery
+from sexton.worker.gauges import incidents
 from sexton.worker.health import Health
 from sexton.worker.in_flight import InFlight
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
@@ -160,6 +161,7 @@ class Pager:
         add_intake_checks(
             self.health, self.broker, [self._client], settings, *(stream for stream, _ in _sources(settings))
         )
+        self.refresh.append(incidents(lambda: self._incidents, self._clock_ms))
         self._subscribe()
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
         await self._client.subscribe(_STREAM_DELETED, cb=self._on_deleted)

@@ -14,6 +14,7 @@ import structlog
 from sexton.core.incidents import PageRules, Report, accepted, attempted, claim, settled
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.incidents import Incident, PageState
+from sexton.worker import metrics
 from sexton.worker.cancelling import cancelled
 from sexton.worker.pager import text
 from sexton.worker.pager.incidents import Incidents
@@ -153,7 +154,9 @@ class Pages:
         owed = [target for name, target in self._targets.items() if name not in page.accepted_by]
 
         async def to(target: Target) -> bool:
-            if not await target.send(title, body, page.kind):
+            taken = await target.send(title, body, page.kind)
+            metrics.PAGE_ATTEMPTS.labels("accepted" if taken else "failed").inc()
+            if not taken:
                 return False
             # At once: another target may hang, and this one would get the page twice if we were killed.
             await self._write_down(
@@ -163,6 +166,8 @@ class Pages:
             return True
 
         answers = await asyncio.gather(*(to(target) for target in owed))
+        if any(answers) and not page.accepted_by:
+            metrics.PAGES.labels(page.kind.value).inc()
         await self._write_down(
             incident.fingerprint,
             lambda now: attempted(now, page.number, self._targets, self._clock_ms(), self._rules),
