@@ -34,6 +34,12 @@ def documents(path: Path) -> list[Any]:
     return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#{1,6} (.+)$", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def settings(variables: Mapping[str, str]) -> Settings:
     """The settings that these variables make. Fails if one is none, or cannot be."""
     given: dict[str, Any] = {

@@ -154,7 +154,7 @@ def test_probes_ask_where_the_program_listens(name: str) -> None:
 def test_what_is_in_flight_can_be_finished(name: str) -> None:
     """Kubernetes waits for longer than the program does."""
     grace_s = float(env_file(K8S / "base/sexton.env")["SEXTON_GRACE_S"])
-    assert pod(name)["terminationGracePeriodSeconds"] > grace_s + 5
+    assert pod(name)["terminationGracePeriodSeconds"] >= grace_s + 10
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)

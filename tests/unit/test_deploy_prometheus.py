@@ -18,6 +18,7 @@ from tests.deploy_kit import (
     RULES,
     TARGET_LABELS,
     alerts,
+    anchors,
     exposed,
     load,
     matched_labels,
@@ -52,12 +53,6 @@ def expressions() -> list[str]:
         *(v["definition"] for v in dashboard["templating"]["list"] if v["type"] == "query"),
         *(trigger["metadata"]["query"] for trigger in keda),
     ]
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"(?m)^#{1,6} (.+)$", page.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_metric_is_one_that_is_exposed() -> None:
