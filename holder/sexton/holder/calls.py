@@ -95,6 +95,7 @@ class Calls:
 
         Raises:
             Unavailable: no whole reply in as many tries as the settings say.
+            PermissionRefused: this may not be asked.
             PeerError: a reply that breaks the contract.
             SextonError: whatever the service says is wrong with the request.
         """

@@ -29,6 +29,7 @@ from sexton.schemas.errors import (
     LineageError,
     MalformedMessage,
     PeerError,
+    PermissionRefused,
     SextonError,
     TransientError,
     Unavailable,
@@ -68,6 +69,8 @@ class Follower:
         self.before_serving: Callable[[], Awaitable[None]] | None = None
         """Called before anything is served: makes sure of the lease that pins are under."""
         self._failure: BaseException | None = None
+        self._refusal: PermissionRefused | None = None
+        """Why following came to an end for the time being. It is tried again on the timer."""
         self._closed = False
 
     # --- what is known ---
@@ -125,6 +128,8 @@ class Follower:
         """Takes notice of what the transport says of itself."""
         if event is not ConnectionEvent.DISCONNECTED:
             self._wake.set()
+        if event is ConnectionEvent.REFUSED:
+            self._notify()
 
     # --- asking ---
 
@@ -163,8 +168,10 @@ class Follower:
                 are in use and the lease they are under could not be renewed.
             PeerError: the log cannot be followed.
             Fenced: another process has taken this holder's place.
+            PermissionRefused: this context may not be followed any more.
         """
         self.check_usable()
+        self._check_permitted()
         for last in (False, False, True):
             # Again after each question: the process may have been stopped while it waited for the answer.
             if self.before_serving is not None:
@@ -197,6 +204,7 @@ class Follower:
 
         def looked() -> bool:
             self.check_usable()
+            self._check_permitted()
             return holds()
 
         await until(lambda: self._changed, looked)
@@ -211,6 +219,13 @@ class Follower:
             raise HolderClosed(f"{self.context_id} is closed in this holder")
 
     # --- inside ---
+
+    def _check_permitted(self) -> None:
+        """Nothing is served by who may not follow, however fresh it is."""
+        found = None if self._subscription is None else self._subscription.refused
+        found = found or self._refusal
+        if found is not None:
+            raise PermissionRefused(found.message, **found.fields)
 
     def _servable(self) -> bool:
         return (
@@ -289,8 +304,12 @@ class Follower:
             if not woken:
                 await self._check_broadcast(expected)
             try:
+                await self._subscribe_if_refused()
                 await self.sync(fresh=True)
-            except (TransientError, PeerError) as e:
+            except (TransientError, PeerError, PermissionRefused) as e:
+                if isinstance(e, PermissionRefused):
+                    self._refusal = e
+                    self._notify()
                 self._log.warning("holder.sync_failed", failures=failures + 1, reason=str(e))
                 await self._clock.sleep(
                     backoff(failures, self._settings.backoff_s, self._settings.sync_interval_s)
@@ -298,7 +317,7 @@ class Follower:
                 failures += 1
                 self._wake.set()
                 continue
-            failures = 0
+            failures, self._refusal = 0, None
             if not self._replica.complete:
                 self._wake.set()
             if not woken:
@@ -316,6 +335,13 @@ class Follower:
         self._wake.clear()
         return True
 
+    async def _subscribe_if_refused(self) -> None:
+        """Tries once more, if the permission was taken away. Raises `PermissionRefused` if it still is."""
+        if self._subscription is None or self._subscription.refused is None:
+            return
+        old, self._subscription = self._subscription, await self._subscribe()
+        await old.close()
+
     async def _check_broadcast(self, expected: int) -> None:
         """Subscribes anew if a whole interval has passed and no bump told of what was known before it.
 
@@ -327,7 +353,7 @@ class Follower:
         self._log.warning("holder.bumps_missing", revision=expected, announced_revision=announced)
         try:
             fresh = await self._subscribe()
-        except TransientError as e:
+        except (TransientError, PermissionRefused) as e:
             self._log.warning("holder.resubscribe_failed", reason=str(e))
             return
         old, self._subscription = self._subscription, fresh

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from sexton.schemas.commands import CommandKind
+from sexton.schemas.errors import PermissionRefused
 from sexton.schemas.rpc import Verb
 
 BumpHandler = Callable[[bytes], None]
@@ -25,6 +26,8 @@ class ConnectionEvent(StrEnum):
     """Bumps may have been missed meanwhile."""
     DROPPED = "dropped"
     """Messages that had arrived were thrown away, for want of room."""
+    REFUSED = "refused"
+    """A server refused something for want of a permission. Whoever waits for it is told, too."""
 
 
 EventHandler = Callable[[ConnectionEvent], None]
@@ -53,12 +56,18 @@ class Mailbox(Protocol):
 
         Raises:
             Unavailable: nobody serves what was asked for, or the connection went.
+            PermissionRefused: what was asked may not be asked, or no answer may be heard.
         """
         ...
 
 
 class Subscription(Protocol):
     """Interest in the bumps of one context."""
+
+    @property
+    def refused(self) -> PermissionRefused | None:
+        """Why nothing is heard any more: the permission was taken away. A new error each time."""
+        ...
 
     async def close(self) -> None:
         """Ends it. Does not raise, and may be called again."""
@@ -73,6 +82,8 @@ class Transport(Protocol):
 
         Raises:
             Unavailable: it cannot.
+            PermissionRefused: who we say we are was refused.
+            InvalidInput: an option that cannot be.
         """
         ...
 
@@ -85,6 +96,7 @@ class Transport(Protocol):
 
         Raises:
             Unavailable: the transport was closed.
+            PermissionRefused: who we say we are is refused by now.
         """
         ...
 
@@ -109,6 +121,7 @@ class Transport(Protocol):
         Raises:
             Unavailable: it was certainly not stored.
             OutcomeUnknown: it may have been stored.
+            PermissionRefused: it was not stored, and will not be.
             PayloadTooLarge: over what the connection or the store carries.
         """
         ...
@@ -118,6 +131,7 @@ class Transport(Protocol):
 
         Raises:
             Unavailable: there is no connection.
+            PermissionRefused: they may not be heard.
         """
         ...
 

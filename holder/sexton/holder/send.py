@@ -16,7 +16,7 @@ from sexton.holder.runtime import Runtime
 from sexton.holder.spans import TRACER
 from sexton.schemas.codec import AnyCommand, AnyOutcome, decode_outcome
 from sexton.schemas.commands import Compact
-from sexton.schemas.errors import OutcomeUnknown, PeerError, Unavailable
+from sexton.schemas.errors import OutcomeUnknown, PeerError, PermissionRefused, Unavailable
 from sexton.schemas.limits import CHUNK_BYTES
 from sexton.schemas.outcome import Committed, Rejected, RejectionCode
 from sexton.schemas.rpc import PutRequest
@@ -39,6 +39,7 @@ class Sender:
 
         Raises:
             Unavailable: it was not sent; nothing happens.
+            PermissionRefused: it may not be sent; nothing happens.
             OutcomeUnknown: it was, and no outcome came. It may yet be committed.
             PayloadTooLarge: over a limit; nothing was sent.
             InvalidInput: a text that is no UTF-8; nothing was sent.
@@ -93,6 +94,12 @@ class Sender:
                     await self._submit(packed, address)
                     maybe_sent = True
                     return await self._awaited(packed.command, mailbox, address)
+                except PermissionRefused as e:
+                    if not maybe_sent:
+                        raise
+                    # An earlier try may be on its way to a commit.
+                    why = e
+                    break
                 except Unavailable as e:
                     why = e
                 except (OutcomeUnknown, TimeoutError) as e:

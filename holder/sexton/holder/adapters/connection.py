@@ -9,10 +9,11 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
 
-from sexton.holder.adapters.client import ReconnectingClient
+from sexton.holder.adapters.client import OnRefusal, ReconnectingClient, refused
 from sexton.holder.ports import ConnectionEvent, EventHandler
 from sexton.holder.tasks import Tasks
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import InvalidInput, SextonError, Unavailable
+from sexton.schemas.refusal import Refusal, parse_refusal
 
 CLOSE_S: Final = 2.0
 """For an orderly end; a frozen server must not hold up the program's."""
@@ -35,8 +36,11 @@ _DEFAULTS: Final = {
 class Connection:
     """A client, and what happens to it."""
 
-    def __init__(self, tell: EventHandler, log: Any) -> None:
+    def __init__(self, tell: EventHandler, log: Any, on_refusal: OnRefusal = lambda _: None) -> None:
         self._tell = tell
+        self._on_refusal = on_refusal
+        self._refusal: Refusal | None = None
+        """Of the credentials, at the last try to reconnect."""
         self._log = log
         self._client: Client | None = None
         self._is_own = False
@@ -45,10 +49,12 @@ class Connection:
         self._usable = asyncio.Event()
         self._closed = False
         self._last_error = "none"
+        self._seen_error: Exception | None = None
 
     @property
     def client(self) -> Client:
-        """The client, connected. Raises `Unavailable` if it is not."""
+        """The client, connected. Raises `Unavailable` if it is not, or `PermissionRefused`."""
+        self._check_permitted()
         if self._client is None or not self._client.is_connected:
             raise Unavailable(f"no connection to NATS; last error: {self._last_error}")
         return self._client
@@ -57,6 +63,7 @@ class Connection:
         """Uses a connection that belongs to the caller. Raises `Unavailable`."""
         if not client.is_connected:
             raise Unavailable("the given connection is not connected")
+        self._seen_error = client.last_error
         await self._begin(client, attach)
 
     async def open(
@@ -70,8 +77,10 @@ class Connection:
 
         Raises:
             Unavailable: that did not succeed within the time.
+            PermissionRefused: the server refused the credentials, or the inbox.
+            InvalidInput: an option that nats-py cannot use.
         """
-        client = ReconnectingClient()
+        client = ReconnectingClient(self._refused)
         self._is_own = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -87,6 +96,9 @@ class Connection:
                 raise Unavailable(
                     f"no connection to NATS within {timeout_s:g} s; last error: {self._last_error}"
                 ) from e
+            if isinstance(e, AssertionError | TypeError | ValueError) and not isinstance(e, SextonError):
+                # Not its own words: they may hold an address, and that a password.
+                raise InvalidInput(f"nats-py cannot use these options: {type(e).__name__}") from None
             raise
 
     async def close(self) -> None:
@@ -100,6 +112,7 @@ class Connection:
     async def ready(self) -> None:
         """Waits until it is connected. Raises `Unavailable` if it was closed."""
         while not self._closed:
+            self._check_permitted()
             if self._client is not None and self._client.is_connected:
                 return
             self._usable.clear()
@@ -117,12 +130,16 @@ class Connection:
         """Tells of every change. Between two looks it may have been lost and be back: then of both."""
         connected, reconnects = True, client.stats["reconnects"]
         while not client.is_closed:
+            if not self._is_own and client.last_error is not self._seen_error:
+                self._seen_error = client.last_error
+                self._heard_of(self._seen_error)
             if connected and (not client.is_connected or client.stats["reconnects"] != reconnects):
                 connected = False
                 self._tell(ConnectionEvent.DISCONNECTED)
             if client.is_connected:
                 if not connected:
                     connected, reconnects = True, client.stats["reconnects"]
+                    self._refusal = None
                     self._tell(ConnectionEvent.RECONNECTED)
                 self._usable.set()
             with suppress(TimeoutError):
@@ -132,6 +149,23 @@ class Connection:
         self._log.error("holder.nats_closed", own=self._is_own, last_error=self._last_error)
         self._tell(ConnectionEvent.DISCONNECTED)
         self._end_waiting()
+
+    def _heard_of(self, error: Exception | None) -> None:
+        """The last error of a connection that is not ours: its callback is its owner's."""
+        refusal = None if error is None else parse_refusal(str(error))
+        if refusal is not None:
+            self._refused(refusal)
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._log.error("holder.nats_refused", operation=refusal.operation, subject=refusal.pattern)
+        if refusal.operation == "connect":
+            self._refusal = refusal
+            self._usable.set()
+        self._on_refusal(refusal)
+
+    def _check_permitted(self) -> None:
+        if self._refusal is not None and self._client is not None and not self._client.is_connected:
+            raise refused(self._refusal)
 
     def _end_waiting(self) -> None:
         self._closed = True

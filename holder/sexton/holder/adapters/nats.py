@@ -5,31 +5,35 @@ What a holder may do on the server is thereby a matter of subject permissions: p
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Self
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
-from nats.errors import (
-    ConnectionClosedError,
-    ConnectionDrainingError,
-    MaxPayloadError,
-    NoRespondersError,
-    OutboundBufferLimitError,
-)
 from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError
 
+from sexton.holder.adapters.client import flushed, refused
 from sexton.holder.adapters.connection import Connection
-from sexton.holder.adapters.inbox import Inbox, NatsMailbox
+from sexton.holder.adapters.inbox import Inbox, NatsMailbox, NoServiceError
+from sexton.holder.adapters.options import check_options
 from sexton.holder.log import logger
 from sexton.holder.ports import BumpHandler, ConnectionEvent, EventHandler
 from sexton.holder.spans import TRACER
 from sexton.schemas import subjects
+from sexton.schemas.addresses import check_nats_urls
 from sexton.schemas.commands import CommandKind
-from sexton.schemas.errors import MalformedMessage, OutcomeUnknown, PayloadTooLarge, Unavailable
+from sexton.schemas.errors import (
+    MalformedMessage,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    PermissionRefused,
+    Unavailable,
+)
 from sexton.schemas.outcome import REPLY_HEADER
+from sexton.schemas.refusal import Refusal
 from sexton.schemas.rpc import Verb
 from sexton.tracing import headers as trace_headers
 
@@ -38,31 +42,43 @@ _HEADER_BYTES: Final = 1280
 
 _EPOCH: Final = "sexton.epoch.{context_id}"
 
-_UNBOUNDED_S: Final = 3600.0
-"""nats-py wants a bound on every request. The caller's own is far below."""
-
 _FLUSH_S: Final = 10
 
 _TOO_LARGE: Final = 10054
 """JetStream: the message is over the stream's limit."""
 
-_NOT_SENT: Final = (OutboundBufferLimitError, ConnectionClosedError, ConnectionDrainingError)
-
 
 class NatsSubscription:
     """Interest in one context's bumps. The client takes it along over reconnects."""
 
-    def __init__(self, on_bump: BumpHandler) -> None:
+    def __init__(
+        self, subject: str, on_bump: BumpHandler, forget: Callable[["NatsSubscription"], None]
+    ) -> None:
+        self.subject = subject
         self._on_bump = on_bump
+        self._forget = forget
         self._subscription: ClientSubscription | None = None
+        self._refusal: Refusal | None = None
 
-    async def open(self, client: Client, subject: str) -> None:
-        """Subscribes. Returns when the server knows. Raises as the client does."""
-        self._subscription = await client.subscribe(subject, cb=self._on_message)
-        await client.flush(_FLUSH_S)
+    @property
+    def refused(self) -> PermissionRefused | None:
+        """See the port."""
+        return None if self._refusal is None else refused(self._refusal)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Nothing is heard any more."""
+        self._refusal = refusal
+
+    async def open(self, client: Client) -> None:
+        """Subscribes. Returns when the server knows. Raises as the client does, and `PermissionRefused`."""
+        self._subscription = await client.subscribe(self.subject, cb=self._on_message)
+        await flushed(client, _FLUSH_S)
+        if self._refusal is not None:
+            raise refused(self._refusal)
 
     async def close(self) -> None:
         """Unsubscribes."""
+        self._forget(self)
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(NatsError):  # the connection is gone, and the subscription with it
@@ -88,6 +104,7 @@ class NatsTransport:
         self._handlers: list[EventHandler] = []
         self._inbox: Inbox | None = None
         self._connection: Connection | None = None
+        self._subscriptions: set[NatsSubscription] = set()
 
     @classmethod
     def to(
@@ -106,18 +123,24 @@ class NatsTransport:
             connect_timeout_s: for the first connection.
             options: passed to nats-py's `connect`; its callbacks are taken. An `inbox_prefix` must begin with
                 `_INBOX`: the service answers nowhere else.
+
+        Raises:
+            InvalidInput: a URL that is none, or an option that cannot be.
         """
+        urls = [servers] if isinstance(servers, str) else list(servers)
+        check_nats_urls(urls, "servers")
+        check_options(options)
         transport = cls()
-        transport._servers = servers
+        transport._servers = urls
         transport._timeout_s = connect_timeout_s
         transport._options = {"name": name, **options}
         return transport
 
     async def open(self) -> None:
-        """Connects. Raises `Unavailable`."""
+        """Connects. Raises `Unavailable`, `PermissionRefused`, `InvalidInput`."""
         if self._connection is not None:
             raise Unavailable("the transport was opened before")
-        self._connection = Connection(self._tell, logger(component="nats"))
+        self._connection = Connection(self._tell, logger(component="nats"), self._refused)
         try:
             if self._given is not None:
                 await self._connection.use(self._given, self._attach)
@@ -145,42 +168,45 @@ class NatsTransport:
         return self._inbox.mailbox()
 
     async def ask(self, context_id: str, verb: Verb, body: bytes, reply_to: str) -> None:
-        """Sends a request. Raises `Unavailable`, `PayloadTooLarge`."""
+        """Sends a request. Raises `Unavailable`, `PayloadTooLarge`, `PermissionRefused`."""
         client = self._client_for(body)
+        subject = subjects.rpc(context_id, verb)
         try:
-            await client.publish(
-                subjects.rpc(context_id, verb), body, reply=reply_to, headers=trace_headers() or None
-            )
+            await self._open_inbox().asking(reply_to, subject)
+            await client.publish(subject, body, reply=reply_to, headers=trace_headers() or None)
         except MaxPayloadError:
             raise _too_large(body, client) from None
         except NatsError as e:
             raise Unavailable(f"NATS: {e}") from e
 
     async def submit(self, context_id: str, kind: CommandKind, body: bytes, outcome_to: str) -> None:
-        """Sends a command. Raises `Unavailable`, `OutcomeUnknown`, `PayloadTooLarge`."""
+        """Sends a command. Raises `Unavailable`, `OutcomeUnknown`, `PayloadTooLarge`, `PermissionRefused`."""
         client = self._client_for(body)
-        try:
-            reply = await client.request(
-                subjects.command(context_id, kind),
-                body,
-                timeout=_UNBOUNDED_S,
-                headers={REPLY_HEADER: outcome_to, **trace_headers()},
-            )
-        except NoRespondersError:
-            raise Unavailable("no service takes commands") from None
-        except MaxPayloadError:
-            raise _too_large(body, client) from None
-        except _NOT_SENT as e:
-            raise Unavailable(f"NATS: {e}") from e
-        except NatsError as e:
-            raise OutcomeUnknown(f"NATS: {e}") from e
-        _check_stored(reply.data, body)
+        subject = subjects.command(context_id, kind)
+        headers = {REPLY_HEADER: outcome_to, **trace_headers()}
+        async with self.mailbox() as acknowledged:
+            reply_to = acknowledged.address()
+            try:
+                await self._open_inbox().asking(reply_to, subject)
+                await client.publish(subject, body, reply=reply_to, headers=headers)
+            except MaxPayloadError:
+                raise _too_large(body, client) from None
+            except NatsError as e:
+                raise Unavailable(f"NATS: {e}") from e
+            try:
+                letter = await acknowledged.receive()
+            except NoServiceError:
+                raise Unavailable("no service takes commands") from None
+            except Unavailable as e:
+                raise OutcomeUnknown(f"NATS: {e}") from e
+        _check_stored(letter.data, body)
 
     async def follow(self, context_id: str, on_bump: BumpHandler) -> NatsSubscription:
-        """Subscribes to a context's bumps. Raises `Unavailable`."""
-        subscription = NatsSubscription(on_bump)
+        """Subscribes to a context's bumps. Raises `Unavailable`, `PermissionRefused`."""
+        subscription = NatsSubscription(subjects.epoch(context_id), on_bump, self._subscriptions.discard)
+        self._subscriptions.add(subscription)
         try:
-            await subscription.open(self._open_connection().client, subjects.epoch(context_id))
+            await subscription.open(self._open_connection().client)
         except BaseException as e:
             await subscription.close()
             if isinstance(e, NatsError):
@@ -196,13 +222,27 @@ class NatsTransport:
         """Makes the inbox on a new connection. nats-py takes subscriptions along when it reconnects."""
         self._inbox = Inbox(client)
         await self._inbox.open()
-        await client.flush(_FLUSH_S)
+
+    def _refused(self, refusal: Refusal) -> None:
+        """Tells whoever waits for what the server refused."""
+        if self._inbox is not None and refusal.operation != "connect":
+            self._inbox.refuse(refusal)
+        for subscription in list(self._subscriptions):
+            of_it = refusal.subject in (subscription.subject, subscription.subject.lower())
+            if refusal.operation == "connect" or (refusal.operation == "subscribe" and of_it):
+                subscription.refuse(refusal)
+        self._tell(ConnectionEvent.REFUSED)
 
     def _tell(self, event: ConnectionEvent) -> None:
         if event is ConnectionEvent.DISCONNECTED and self._inbox is not None:
             self._inbox.interrupt("the connection was lost")
         for handler in self._handlers:
             handler(event)
+
+    def _open_inbox(self) -> Inbox:
+        if self._inbox is None:
+            raise Unavailable("the transport is not open")
+        return self._inbox
 
     def _open_connection(self) -> Connection:
         if self._connection is None:

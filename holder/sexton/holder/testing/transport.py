@@ -11,7 +11,7 @@ from sexton.holder.testing.channel import Channel
 from sexton.holder.testing.clock import ManualClock
 from sexton.holder.testing.service import MemoryService
 from sexton.schemas.commands import CommandKind
-from sexton.schemas.errors import PayloadTooLarge, Unavailable
+from sexton.schemas.errors import PayloadTooLarge, PermissionRefused, Unavailable
 from sexton.schemas.limits import MAX_PAYLOAD_BYTES
 from sexton.schemas.rpc import Verb
 
@@ -44,6 +44,8 @@ class MemorySubscription:
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
+        self.refused: PermissionRefused | None = None
+        """For tests: the permission was taken away."""
 
     async def close(self) -> None:
         """Ends it."""

@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -134,6 +135,12 @@ class HardenedClient(Client):
         if self.is_connected:
             # It has ended on an error that nats-py did not foresee: nobody would read any more.
             await self._process_op_err(nats.errors.Error("the read loop ended"))
+
+    def _read_creds_user_jwt(self, creds: Any) -> Any:
+        # It may have been changed since the start, and nats-py would look for the JWT for ever.
+        if isinstance(creds, str) and b"BEGIN NATS USER JWT" not in Path(creds).read_bytes():
+            raise nats.errors.Error("the credentials file holds no JWT")
+        return super()._read_creds_user_jwt(creds)
 
     def _verbatim(self, err_msg: str) -> str:
         """An error as the server wrote it: nats-py's parser makes small letters of it, and still has it."""

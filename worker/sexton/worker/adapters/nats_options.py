@@ -2,13 +2,13 @@
 
 import ssl
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import nkeys  # type: ignore[import-untyped]
 
 from sexton.schemas import subjects
+from sexton.schemas.credentials import check_seed, read_credentials
 from sexton.schemas.errors import InvalidInput
 from sexton.worker.settings.connections import ConnectionSettings
 
@@ -43,10 +43,11 @@ def nats_options(settings: ConnectionSettings, inbox_prefix: str = subjects.WORK
 def identity(settings: ConnectionSettings) -> dict[str, Any]:
     """As whom to connect. Raises `InvalidInput`."""
     if settings.nats_creds_file is not None:
-        _check_credentials(settings.nats_creds_file)
+        found = read_credentials(_read(settings.nats_creds_file, "nats_creds_file"), "nats_creds_file")
+        _check_seed(found.seed, "nats_creds_file")
         return {"user_credentials": str(settings.nats_creds_file)}
     if settings.nats_nkey_file is not None:
-        _check_seed(_read(settings.nats_nkey_file, "nats_nkey_file").strip(), "nats_nkey_file")
+        _check_seed(_read(settings.nats_nkey_file, "nats_nkey_file"), "nats_nkey_file")
         return {"nkeys_seed": str(settings.nats_nkey_file)}
     if settings.nats_user is not None and settings.nats_password is not None:
         return {"user": settings.nats_user, "password": settings.nats_password.get_secret_value()}
@@ -87,34 +88,12 @@ def _context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLCon
     return context
 
 
-def _check_credentials(path: Path) -> None:
-    lines = _read(path, "nats_creds_file").splitlines()
-    token = _after(lines, b"BEGIN NATS USER JWT")
-    seed = _after(lines, b"BEGIN USER NKEY SEED")
-    if token is None or seed is None:
-        raise InvalidInput(
-            f"{str(path)!a} is no credentials file: it needs a user's JWT and its seed",
-            field="nats_creds_file",
-        )
-    _check_seed(seed, "nats_creds_file")
-
-
-def _after(lines: list[bytes], heading: bytes) -> bytes | None:
-    for line, following in pairwise(lines):
-        if heading in line and following.strip():
-            return following.strip()
-    return None
-
-
 def _check_seed(seed: bytes, field: str) -> None:
+    check_seed(seed, field)
     try:
-        pair = nkeys.from_seed(bytearray(seed))
-        is_user = pair.public_key.startswith(b"U")
-        pair.wipe()
+        nkeys.from_seed(bytearray(seed.strip())).wipe()
     except (nkeys.NkeysError, ValueError):
-        is_user = False
-    if not is_user:
-        raise InvalidInput("what is in that file is not the seed of a user's nkey", field=field)
+        raise InvalidInput(f"{field}: the seed is damaged", field=field) from None
 
 
 def _read(path: Path, field: str) -> bytes:
