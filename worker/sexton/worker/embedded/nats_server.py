@@ -94,10 +94,12 @@ class NatsServer(EmbeddedServer):
 
 
 async def _answers(port: int) -> bool:
-    """Whether the server serves the protocol. A refusal for want of credentials is an answer too."""
+    """Whether the server serves the protocol. A refusal for want of credentials or TLS is an answer too."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         info = await reader.readline()
+        if b'"tls_required":true' in info:
+            return True
         writer.write(b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n')
         reply = await reader.readline()
         return info.startswith(b"INFO ") and reply.startswith((b"PONG", b"-ERR"))
