@@ -5,6 +5,7 @@
 One NATS, one Valkey, one worker process, appends of one leaf of 1 KiB, a cold store in a local folder. The
 baselines do a part of the same work: a compare-and-swap publish per command and nothing else; and a bare loop
 in a process of its own that fetches a command, publishes with compare-and-swap, says so and acknowledges.
+The same again with traces: of each command, and of one in ten.
 Latency is from the publish of a command to its outcome in the sender's hands. Read the figures as ratios.
 """
 
@@ -188,6 +189,25 @@ def _said(out: Path) -> str:
 
 
 @asynccontextmanager
+async def collector() -> AsyncIterator[str]:
+    """Takes what an exporter sends and throws it away; in this process, not at the worker's cost."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@asynccontextmanager
 async def program(argv: Sequence[str], out: Path, **env: str) -> AsyncIterator[ChildProcess]:
     """A program in a process of its own, from the moment it says that it is ready until its end."""
     child = ChildProcess.spawn(
@@ -229,19 +249,32 @@ async def run(count: int) -> list[Figure]:
                 rows.append(await commands(url, worker, "bare loop", count, 1, check=False))
                 rows.append(await commands(url, worker, "bare loop", count * 2, IN_FLIGHT, check=False))
 
-        async def sexton(url: str) -> None:
+        async def sexton(url: str, name: str = "append", **more: str) -> None:
             env = {
                 "SEXTON_NATS_URL": url,
                 "SEXTON_COLD_URL": (folder / "cold").as_uri(),
                 "SEXTON_PARTITIONS": str(PARTITIONS),
                 "SEXTON_LOG_LEVEL": "WARNING",
             }
-            async with program(["-c", WORKER], folder / "worker.out", **env) as worker:
-                rows.append(await commands(url, worker, "append", count, 1, check=True))
-                rows.append(await commands(url, worker, "append", count * 2, IN_FLIGHT, check=True))
+            async with program(["-c", WORKER], folder / f"{name}.out", **env, **more) as worker:
+                rows.append(await commands(url, worker, name, count, 1, check=True))
+                rows.append(await commands(url, worker, name, count * 2, IN_FLIGHT, check=True))
+
+        async def traced(url: str) -> None:
+            async with collector() as endpoint:
+                told = {"SEXTON_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+                await sexton(url, "append, each traced", **told)
+
+        async def sampled(url: str) -> None:
+            async with collector() as endpoint:
+                told = {"SEXTON_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+                tenth = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}
+                await sexton(url, "append, one in ten traced", **told, **tenth)
 
         await measured(folder, "bare", bare)
         await measured(folder, "sexton", sexton)
+        await measured(folder, "traced", traced)
+        await measured(folder, "sampled", sampled)
     return rows
 
 
@@ -249,13 +282,16 @@ WORKER: Final = """
 import asyncio
 from sexton.worker import logs
 from sexton.worker.app import Worker
+from sexton.worker.export import exporting
 from sexton.worker.settings import Settings
 
 async def serve():
     logs.configure("WARNING")
-    async with Worker(Settings()):
-        print("ready", flush=True)
-        await asyncio.Event().wait()
+    settings = Settings()
+    with exporting("sexton-worker", on=settings.tracing):
+        async with Worker(settings):
+            print("ready", flush=True)
+            await asyncio.Event().wait()
 
 asyncio.run(serve())
 """

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -121,6 +122,17 @@ def test_what_is_switched_off_makes_nothing(seen: Seen) -> None:
     assert [] == [span.name for span in seen.all()]
 
 
+def test_what_is_not_sampled_has_no_steps(seen: Seen) -> None:
+    """They would not be recorded, and need not be made; what is sent says that it is not sampled."""
+    seen.sampled = False
+    with TRACER.send("sexton.command", "subject"):
+        outer = tracing.headers()
+        with tracing.step("sexton.step"), tracing.send_step("sexton.publish", "subject"):
+            assert outer == tracing.headers()
+    assert 0 == int(outer[TRACEPARENT][-2:], 16) & 1
+    assert [] == list(seen.all())
+
+
 def test_an_error_is_its_code(seen: Seen) -> None:
     """Its words may quote anything; they are in no attribute, no event and no status."""
     with pytest.raises(Unavailable), TRACER.work("sexton.one", {}):
@@ -185,6 +197,14 @@ def test_attributes_have_the_prefix_and_none_is_left_out(seen: Seen) -> None:
     assert [("sexton.retry", {"sexton.attempt": 2})] == [
         (e.name, dict(e.attributes or {})) for e in one.events
     ]
+
+
+def test_a_span_may_end_elsewhere_than_it_began(seen: Seen) -> None:
+    """As in a generator that another task closes: the span ends, and nobody gets an error for it."""
+    span = TRACER.work("sexton.one", {})
+    copy_context().run(span.__enter__)
+    span.__exit__(None, None, None)
+    assert ["sexton.one"] == [one.name for one in seen.all()]
 
 
 async def test_a_task_that_runs_on_is_in_no_span(seen: Seen) -> None:

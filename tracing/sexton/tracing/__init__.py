@@ -138,15 +138,17 @@ class Tracer:
 
 
 def step(name: str, kind: Kind = "internal", /, **attributes: Value) -> AbstractContextManager[Span]:
-    """A span around a part of what is being done; nothing outside of a span of Sexton's."""
+    """A span around a part of what is being done. Nothing outside of a span of Sexton's that is recorded."""
     active = ACTIVE.get()
-    return _NOTHING if active is None else active.tracer.span(name, kind, otel.prefixed(attributes))
+    if active is None or not active.recorded:
+        return _NOTHING
+    return active.tracer.span(name, kind, otel.prefixed(attributes))
 
 
 def send_step(name: str, subject: str, /, **attributes: Value) -> AbstractContextManager[Span]:
     """`step` for the sending of a message, whose `headers()` it then carries."""
     active = ACTIVE.get()
-    if active is None:
+    if active is None or not active.recorded:
         return _NOTHING
     return active.tracer.span(name, "producer", _messaging("send", subject) | otel.prefixed(attributes))
 

@@ -56,6 +56,8 @@ class Active:
     span: Span
     cause: Headers
     """The trace of the message that is being handled, if one is."""
+    recorded: bool
+    """Whether the span is. If not, neither are its steps, which then need not be made."""
 
 
 ACTIVE: Final[ContextVar[Active | None]] = ContextVar("sexton.tracing", default=None)

@@ -1,7 +1,7 @@
 """Spans of OpenTelemetry. The only module that imports it, and of it the API alone."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from opentelemetry import context, trace
@@ -89,16 +89,19 @@ class OtelTracer:
         if cause is None and outer is not None:
             cause = outer.cause
         token = context.attach(trace.set_span_in_context(span, parent))
-        active = ACTIVE.set(Active(self, told, cause or {}))
+        active = ACTIVE.set(Active(self, told, cause or {}, span.is_recording()))
         try:
             yield told
         except BaseException as error:
             told.failed(error)
             raise
         finally:
-            ACTIVE.reset(active)
-            context.detach(token)
             span.end()
+            # A program may leave the block elsewhere than it entered it, as with a generator that another
+            # task closes. OpenTelemetry only logs that, and here nothing is left to reset then.
+            with suppress(ValueError):
+                ACTIVE.reset(active)
+            context.detach(token)
 
 
 def prefixed(attributes: Mapping[str, Value]) -> dict[str, str | int | float | bool]:

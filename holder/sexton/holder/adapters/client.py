@@ -37,7 +37,7 @@ class ReconnectingClient(Client):
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
-            found: dict[str, str] | None = await super()._process_headers(_readable(headers))
+            found: dict[str, str] | None = await super()._process_headers(headers)
         except (ValueError, IndexError):
             return {}
         return found
@@ -145,8 +145,3 @@ async def flushed(client: Client, timeout_s: float) -> None:
 def refused(refusal: Refusal) -> PermissionRefused:
     """A refusal as an error, each time a new one."""
     return PermissionRefused(str(refusal), operation=refusal.operation, subject=refusal.subject)
-
-
-def _readable(headers: bytes | None) -> bytes | None:
-    """Headers in UTF-8. One that is not would take the others with it."""
-    return headers if headers is None else headers.decode(errors="replace").encode()

@@ -82,7 +82,7 @@ class HardenedClient(Client):
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
-            found: dict[str, str] | None = await super()._process_headers(_readable(headers))
+            found: dict[str, str] | None = await super()._process_headers(headers)
         except (ValueError, IndexError):
             return {}
         return found
@@ -262,8 +262,3 @@ def _named(error: Exception) -> str:
     if isinstance(error, NoTlsError):
         return str(error)
     return type(error).__name__
-
-
-def _readable(headers: bytes | None) -> bytes | None:
-    """Headers in UTF-8. One that is not would take the others with it."""
-    return headers if headers is None else headers.decode(errors="replace").encode()
