@@ -62,7 +62,7 @@ class Delivery:
     ) -> None:
         self._settings = settings
         self._js = dead_letters
-        self._in_flight = in_flight or InFlight()
+        self._in_flight = InFlight() if in_flight is None else in_flight
 
     def middleware(self) -> type[BaseMiddleware[Any, Any]]:
         """A FastStream middleware that keeps them."""

@@ -26,9 +26,6 @@ class InFlight:
         self._over = False
         self._hurried = False
 
-    def __len__(self) -> int:
-        return len(self._scopes)
-
     @contextlib.asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         """The block is one handler.
