@@ -90,6 +90,7 @@ async def test_one_trace_leads_from_a_command_to_another_holders_callback(
         publish = await seen.comes("sexton.publish")
         applied = await seen.come("sexton.bump", 2)
         mine_to_do = [*applied, await seen.comes("sexton.bump.handle"), await seen.comes("sexton.derive")]
+        fetches = await seen.come("sexton.rpc.fetch", 2)
 
     assert command.parent is None
     assert is_under(handle, command)
@@ -101,6 +102,8 @@ async def test_one_trace_leads_from_a_command_to_another_holders_callback(
     for span in mine_to_do:
         assert is_under(span, publish)
         assert [id_of(publish)] == linked(span)
+    assert is_under(next(span for span in fetches if span.kind.name == "CLIENT"), mine_to_do[-1])
+    assert {trace_of(command)} == {trace_of(span) for span in seen.all()}
     assert ["PRODUCER", "CONSUMER", "PRODUCER", "CONSUMER", "CONSUMER"] == [
         span.kind.name for span in (command, handle, publish, applied[0], mine_to_do[2])
     ]

@@ -94,9 +94,14 @@ class Derived(Generic[T]):
             await self._pinning.drop()
 
     async def _rebuild(self) -> None:
-        key, data = await self._resolver.current(self.span_id)
-        if key == self.key:
-            return
+        cause = self._causes.of(self.span_id)
+        with TRACER.work("sexton.derive", cause, artifact=self.name, span_id=self.span_id) as span:
+            key, data = await self._resolver.current(self.span_id)
+            span.set(version=key.version)
+            if key != self.key:
+                await self._replace(key, data)
+
+    async def _replace(self, key: ArtifactKey, data: bytes) -> None:
         if self._pinning is None:
             await self._make(key, data)
             return
@@ -114,18 +119,15 @@ class Derived(Generic[T]):
 
     async def _make(self, key: ArtifactKey, data: bytes) -> None:
         began = self._clock.monotonic()
-        span_id, version = key.span_id, key.version
-        cause = self._causes.of((span_id, version))
-        with TRACER.work("sexton.derive", cause, artifact=self.name, span_id=span_id, version=version):
-            built: Any = self._build(data.decode())
-            value = cast("T", await built if inspect.isawaitable(built) else built)
+        built: Any = self._build(data.decode())
+        value = cast("T", await built if inspect.isawaitable(built) else built)
         self.builds += 1
         self._artifact = DerivedArtifact(key, value)
         self._log.debug(
             "holder.derived",
             name=self.name,
-            span_id=span_id,
-            version=version,
+            span_id=key.span_id,
+            version=key.version,
             builds=self.builds,
             duration_s=round(self._clock.monotonic() - began, 6),
         )

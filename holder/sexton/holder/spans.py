@@ -20,7 +20,7 @@ class Causes:
     """
 
     def __init__(self) -> None:
-        self._of: OrderedDict[int | tuple[str, int], tracing.Headers] = OrderedDict()
+        self._of: OrderedDict[int | str, tracing.Headers] = OrderedDict()
 
     def note(self, record: AnyRecord | None, cause: tracing.Headers) -> None:
         """Keeps a record's trace, if there is one."""
@@ -28,10 +28,11 @@ class Causes:
             return
         self._of[record.revision] = cause
         if isinstance(record, Rewritten):
-            self._of[record.after.span_id, record.after.version] = cause
+            self._of[record.after.span_id] = cause
+            self._of.move_to_end(record.after.span_id)
         while len(self._of) > _RECORDS:
             self._of.popitem(last=False)
 
-    def of(self, what: int | tuple[str, int]) -> tracing.Headers:
-        """The trace of the record of a revision, or of the rewrite that made a span's version."""
+    def of(self, what: int | str) -> tracing.Headers:
+        """The trace of the record of a revision, or of the latest rewrite of a span."""
         return self._of.get(what, tracing.NO_HEADERS)
