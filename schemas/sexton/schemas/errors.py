@@ -141,8 +141,8 @@ class CommandRejected(CallerError):
 class PermissionRefused(CallerError):
     """A server refused the credentials, or they do not permit this. Nothing was done.
 
-    `operation` is `connect`, `publish` or `subscribe`, `subject` what it was about. Asking again does not
-    help: give the user the permission, or use another one's credentials.
+    `operation` is `connect`, `publish`, `subscribe` or `redis`, `subject` what it was about. Asking
+    again does not help: give the user the permission, or use another one's credentials.
     """
 
     code = "permission_refused"

@@ -16,7 +16,6 @@ from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from redis.asyncio import Redis
 
 from sexton.core.sweep import SweepRules
 from sexton.schemas import subjects
@@ -32,7 +31,7 @@ from sexton.worker.adapters.nats_client import HardenedClient, connect_once
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.adapters.nats_refusals import Refusals
-from sexton.worker.adapters.redis_client import answers, open_redis
+from sexton.worker.adapters.redis_client import answers, check_access, open_redis
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
 from sexton.worker.adapters.sweep_index import RedisSweepIndex
@@ -114,7 +113,7 @@ class Worker:
 
         Raises:
             Unavailable: NATS cannot be reached.
-            PermissionRefused: NATS refuses who we are, or something that a worker needs.
+            PermissionRefused: NATS or Redis refuses who we are, or something that a worker needs.
             ProvisionError: a stream or consumer is not as meant.
             InvalidInput: a setting names a store or a summariser that there is not.
         """
@@ -122,6 +121,7 @@ class Worker:
         check_payload(self._client.max_payload, self.settings)
         await self._provision()
         self._compose()
+        await check_access(self._redis)
         # Before the first tree is read, so that what is committed after that is heard.
         await self._client.subscribe(subjects.EPOCHS, cb=self._on_bump)
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
@@ -215,10 +215,8 @@ class Worker:
 
     def _compose(self) -> None:
         settings = self.settings
-        redis, hot_redis = (
-            open_redis(settings, settings.io_timeout_s),
-            open_redis(settings, settings.hot_timeout_s),
-        )
+        redis = self._redis = open_redis(settings, settings.io_timeout_s)
+        hot_redis = open_redis(settings, settings.hot_timeout_s)
         self._stack.push_async_callback(redis.aclose)
         self._stack.push_async_callback(hot_redis.aclose)
         self._log = TimedLog(NatsLog(self._client, settings.io_timeout_s))
@@ -306,12 +304,12 @@ class Worker:
             ),
             tally=tally,
         )
-        self._add_checks(redis, cold)
+        self._add_checks(cold)
         self._subscribe()
 
-    def _add_checks(self, redis: Redis, cold: ObjectColdStore) -> None:
+    def _add_checks(self, cold: ObjectColdStore) -> None:
         add_intake_checks(self.health, self.broker, [self._client], self.settings, subjects.STREAM_COMMANDS)
-        self.health.add_ready("registry", Probed(lambda: answers(redis), time.monotonic))
+        self.health.add_ready("registry", Probed(lambda: answers(self._redis), time.monotonic))
         self.health.add_ready("cold_store", Probed(cold.answers, time.monotonic))
 
     def _subscribe(self) -> None:
