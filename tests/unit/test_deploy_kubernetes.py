@@ -125,11 +125,16 @@ def test_every_secret_is_a_setting_and_is_mounted() -> None:
         s["metadata"]["name"]: s["stringData"] for s in documents(K8S / "overlays/example/secret.yaml")
     }
     folder = env_file(K8S / "base/sexton.env")["SEXTON_SECRETS_DIR"]
+    variables = env_file(K8S / "overlays/example/sexton.env")
+    files = {value for name, value in variables.items() if name.endswith("_FILE")}
     for name in DEPLOYMENTS:
         [volume] = [v for v in pod(name)["volumes"] if "secret" in v]
         [mount] = [m for m in container(name)["volumeMounts"] if m["name"] == volume["name"]]
         assert folder == mount["mountPath"]
-        settings(examples.pop(volume["secret"]["secretName"]))
+        values = examples.pop(volume["secret"]["secretName"])
+        # A file that a client library reads itself is named by a variable.
+        assert {f"{folder}/{key}" for key in values if "." in key} == files
+        settings({key: value for key, value in values.items() if "." not in key})
     assert {} == examples
 
 
