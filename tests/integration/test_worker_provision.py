@@ -312,7 +312,7 @@ async def test_provisioning_goes_on_until_jetstream_answers(
                 raise Unavailable("JetStream is not ready")
             await original()
 
-        monkeypatch.setattr(worker, "_provision", not_yet)
+        monkeypatch.setattr(worker._provisioning, "_provision", not_yet)
         for partition in range(2):
             await sender.js.delete_consumer(subjects.STREAM_COMMANDS, partition_durable(partition))
         await works(sender, "after")

@@ -7,7 +7,7 @@ a context says where its sweeps hang: `POINTS` has the names. It prints `at NAME
 import asyncio
 from typing import Any, Final
 
-import sexton.worker.app
+import sexton.worker.subscriptions
 from sexton.schemas.span import Identity
 from sexton.worker import logs
 from sexton.worker.adapters.cold import ObjectColdStore
@@ -61,7 +61,7 @@ def main() -> None:
     settings = Settings()
     logs.configure(settings.log_level)
     # Each sweep that hangs keeps its place.
-    sexton.worker.app._OPS_CONCURRENCY = len(POINTS) + 1  # type: ignore[misc]
+    sexton.worker.subscriptions.OPS_CONCURRENCY = len(POINTS) + 1  # type: ignore[misc]
     _patch(NatsLog, "append", "append")
     _patch(RedisRegistry, "observe", "observe")
     _patch(ObjectColdStore, "delete", "delete")

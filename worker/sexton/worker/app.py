@@ -1,32 +1,21 @@
 """The worker as a FastStream application: the composition root, where adapters meet the stages."""
 
-import asyncio
 import contextlib
-import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import Any, Final, Self
 
-import nats
 import structlog
-from faststream import AckPolicy
-from faststream.nats import JStream, PullSub
-from faststream.nats.message import NatsMessage
-from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from sexton.core.sweep import SweepRules
 from sexton.schemas import subjects
-from sexton.schemas.errors import PermissionRefused, Unavailable
-from sexton.schemas.ops import OpsVerb
-from sexton.schemas.rpc import ReplyPart, Verb
 from sexton.tracing import Tracer
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.hot import RedisHotStore
 from sexton.worker.adapters.intake import add_intake_checks, end_intake
-from sexton.worker.adapters.nats_broker import HardenedBroker
+from sexton.worker.adapters.nats_broker import make_broker
 from sexton.worker.adapters.nats_client import HardenedClient, connect_once
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.nats_options import nats_options
@@ -36,6 +25,7 @@ from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.summarisers import make_summariser
 from sexton.worker.adapters.sweep_index import RedisSweepIndex
 from sexton.worker.adapters.tally import RedisTally
+from sexton.worker.background import Background, Provisioning
 from sexton.worker.census import Census
 from sexton.worker.collect import Collector
 from sexton.worker.commands import CommandHandler
@@ -52,21 +42,18 @@ from sexton.worker.in_flight import InFlight
 from sexton.worker.leases import Leases
 from sexton.worker.ops import OpsService
 from sexton.worker.orphans import OrphanSweep
-from sexton.worker.outbox import DEFERRED, Outbox, reply_of
+from sexton.worker.outbox import Outbox
 from sexton.worker.ports import HotStore, Log, Registry, SweepIndex
 from sexton.worker.provision import (
-    SUMMARISE_DURABLE,
-    ProvisionError,
     check_payload,
     consumers,
-    partition_durable,
     provision,
     streams,
 )
-from sexton.worker.replies import reply
 from sexton.worker.rpc import RpcService
 from sexton.worker.settings import Settings
 from sexton.worker.stuck import StuckWatch
+from sexton.worker.subscriptions import Subscriptions
 from sexton.worker.summarise import SummariseStage
 from sexton.worker.sweeper import Sweeper
 from sexton.worker.timed_log import TimedLog
@@ -74,12 +61,6 @@ from sexton.worker.verify import Verifier
 from sexton.worker.web.routes import Refresh
 
 log: Final = structlog.get_logger("sexton.worker")
-
-WORKERS: Final = "sexton-workers"
-"""Queue group of the workers: each request is answered by one of them."""
-
-_PULL_S: Final = 1.0
-"""A pull in flight dies with the server; with one second, intake is back 0.1 s after the server is."""
 
 
 class Worker:
@@ -90,20 +71,27 @@ class Worker:
         self.health = Health()
         self._options = nats_options(settings)
         self.refusals = Refusals(self.health.refused)
-        self.broker = self._make_broker()
+        self.broker = make_broker(
+            settings, "sexton-worker", self._options, self.refusals, on_reconnect=self._on_reconnect
+        )
         self._tracer = Tracer("sexton.worker", on=settings.tracing)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("worker")
+        self._spawn = self._background.spawn
         self._stack = contextlib.AsyncExitStack()
         # The connection that commits: nothing waits in a buffer for a server that is away, to be sent
         # long after its sender gave up.
         self._client = HardenedClient(self.refusals)
         self._in_flight = InFlight()
-        self.ended = asyncio.Event()
+        self._provisioning = Provisioning(
+            "worker",
+            self._provision,
+            first_s=settings.retry_delay_s,
+            longest_s=settings.retry_delay_max_s,
+        )
+        self.ended = self._provisioning.failed
         """Set when the worker cannot go on."""
         self.refresh: list[Refresh] = []
         """What brings its gauges up to date."""
-        self._fatal: ProvisionError | None = None
-        self._to_provision = asyncio.Event()
         self._provisioned = {stream.name for stream in streams(settings)} | {
             f"{stream}.{consumer.durable_name}" for stream, consumer in consumers(settings)
         }
@@ -131,12 +119,12 @@ class Worker:
         await self._client.flush(self.settings.io_timeout_s)
         self.refusals.check()
         self._spawn(self._failures.load())
-        self._spawn(self._keep_provisioned())
+        self._spawn(self._provisioning.run(), lasting="provisioning")
 
     async def listen(self) -> None:
         """Begins to sweep, once the broker takes commands."""
-        self._spawn(self._sweeper.run())
-        self._spawn(self._census.run(self.settings.sweep_interval_s))
+        self._spawn(self._sweeper.run(), lasting="the sweeper")
+        self._spawn(self._census.run(self.settings.sweep_interval_s), lasting="the census")
         self._spawn(self._sweeper.run_orphans(self._orphans, self.settings.orphan_interval_s))
         self.health.started()
         log.info("worker.ready", partitions=self.settings.partitions)
@@ -145,11 +133,7 @@ class Worker:
         """Lets go of everything, once the broker has finished what was in flight."""
         if hasattr(self, "_failures"):
             await self._failures.drain(self.settings.io_timeout_s)
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            # Again, if need be: Python 3.11's `wait_for` loses a cancellation that comes with its answer.
-            await asyncio.wait(self._tasks, timeout=_CANCEL_AGAIN_S)
+        await self._background.close()
         await self._stack.aclose()
         log.info("worker.stopped")
 
@@ -169,8 +153,8 @@ class Worker:
             await self.broker.stop()
         finally:
             await self.close()
-        if self._fatal is not None:
-            raise self._fatal
+        if self._provisioning.error is not None:
+            raise self._provisioning.error
 
     async def end(self) -> None:
         """Takes nothing more. Finishes what is in flight, or gives it back when the grace time is over."""
@@ -195,22 +179,6 @@ class Worker:
             pending_size=0,
             reconnected_cb=self._on_reconnect,
             **self._options,
-        )
-
-    def _make_broker(self) -> HardenedBroker:
-        return HardenedBroker(
-            self.settings.nats_servers,
-            client_options=self._options,
-            on_refusal=self.refusals,
-            name="sexton-worker",
-            reconnected_cb=self._on_reconnect,
-            # Handlers get the message itself and validate its bytes once, in the codec.
-            decoder=_as_it_is,
-            apply_types=False,
-            ack_policy=AckPolicy.MANUAL,
-            # What is in flight has had its grace time by then.
-            graceful_timeout=_LAST_S,
-            logger=logging.getLogger("sexton.faststream"),
         )
 
     def _compose(self) -> None:
@@ -309,97 +277,16 @@ class Worker:
 
     def _add_checks(self, cold: ObjectColdStore) -> None:
         add_intake_checks(self.health, self.broker, [self._client], self.settings, subjects.STREAM_COMMANDS)
+        self.health.add_live("background", self._background.check)
         self.health.add_ready("registry", Probed(lambda: answers(self._redis), time.monotonic))
         self.health.add_ready("cold_store", Probed(cold.answers, time.monotonic))
 
     def _subscribe(self) -> None:
-        delivery = Delivery(
-            self.settings,
-            self._js,
-            self._in_flight,
-        )
-        self.broker.add_middleware(delivery.middleware())
-        pull = PullSub(batch_size=1, timeout=_PULL_S)
-        for partition in range(self.settings.partitions):
-            self.broker.subscriber(
-                subjects.partition_filter(partition),
-                stream=JStream(subjects.STREAM_COMMANDS, declare=False),
-                durable=partition_durable(partition),
-                pull_sub=pull,
-                inbox_prefix=_PULL_INBOX,
-                title=f"commands-{partition}",
-            )(self._on_command)
-        for lane in range(self.settings.summarise_concurrency):
-            self.broker.subscriber(
-                subjects.SUMMARISE,
-                stream=JStream(subjects.STREAM_SUMMARISE, declare=False),
-                durable=SUMMARISE_DURABLE,
-                pull_sub=pull,
-                inbox_prefix=_PULL_INBOX,
-                title=f"summarise-{lane}",
-            )(self._on_deferred)
-        for verb in Verb:
-            self.broker.subscriber(
-                subjects.rpc_all(verb),
-                queue=WORKERS,
-                max_workers=self.settings.rpc_concurrency,
-                no_reply=True,
-                title=verb.value,
-            )(self._on_request)
-        for ops_verb in OpsVerb:
-            self.broker.subscriber(
-                subjects.ops_all(ops_verb),
-                queue=WORKERS,
-                max_workers=_OPS_CONCURRENCY,
-                no_reply=True,
-                title=f"ops-{ops_verb.value}",
-            )(self._on_ops)
+        self.broker.add_middleware(Delivery(self.settings, self._js, self._in_flight).middleware())
+        found = Subscriptions(self._handler, self._rpc, self._ops, self._client, self._tracer)
+        found.add_to(self.broker, self.settings)
 
     # --- what arrives --------------------------------------------------------------------------------
-
-    async def _on_command(self, message: NatsMessage) -> None:
-        raw = message.raw_message
-        deliveries = raw.metadata.num_delivered
-        with (
-            structlog.contextvars.bound_contextvars(),
-            self._tracer.receive("sexton.handle", _COMMAND, raw.headers, deliveries=deliveries),
-        ):
-            await self._handler.on_command(raw.subject, raw.data, reply_of(raw.headers), deliveries)
-
-    async def _on_deferred(self, message: NatsMessage) -> None:
-        raw = message.raw_message
-        deliveries = raw.metadata.num_delivered
-        with (
-            structlog.contextvars.bound_contextvars(),
-            self._tracer.receive("sexton.summarise", DEFERRED, raw.headers, deliveries=deliveries),
-        ):
-            await self._handler.on_deferred(raw.data, reply_of(raw.headers), deliveries)
-
-    async def _on_request(self, message: NatsMessage) -> None:
-        raw = message.raw_message
-        verb = Verb(raw.subject.rsplit(".", 1)[1])
-        with self._tracer.answer(verb, raw.headers):
-            await self._reply(raw, lambda context_id: self._rpc.parts(verb, context_id, raw.data))
-
-    async def _on_ops(self, message: NatsMessage) -> None:
-        raw = message.raw_message
-        verb = OpsVerb(raw.subject.rsplit(".", 1)[1])
-        with self._tracer.answer(verb, raw.headers):
-            await self._reply(raw, lambda context_id: self._ops.parts(verb, context_id, raw.data))
-
-    async def _reply(self, raw: Msg, make: Callable[[str], Awaitable[Iterable[ReplyPart]]]) -> None:
-        if not subjects.is_reply(raw.reply):
-            log.warning("worker.no_inbox", verb=raw.subject.rsplit(".", 1)[1])
-            return
-
-        async def send(data: bytes) -> None:
-            try:
-                await self._client.publish(raw.reply, data)
-            except nats.errors.Error as e:
-                # Whoever asked hears nothing, and asks again.
-                log.warning("worker.reply_failed", size_bytes=len(data), error=type(e).__name__)
-
-        await reply(raw.subject, send, make)
 
     async def _on_bump(self, raw: Any) -> None:
         headers = raw.headers or {}
@@ -422,7 +309,7 @@ class Worker:
             # to say: until then, commands wait.
             self._contexts.forget_all()
         else:
-            self._to_provision.set()
+            self._provisioning.again()
 
     async def _on_reconnect(self) -> None:
         """The server may be another one, or have lost what was in memory: look at everything again."""
@@ -430,64 +317,23 @@ class Worker:
         self.health.reconnected()
         if hasattr(self, "_contexts"):
             self._contexts.forget_all()
-            self._to_provision.set()
+            self._provisioning.again()
             self._spawn(self._failures.load())
 
     async def _provision(self) -> None:
         await provision(self._js(), self.settings)
 
-    async def _keep_provisioned(self) -> None:
-        """Provisions again whenever that is called for, and until it is done."""
-        first_s, longest_s = self.settings.retry_delay_s, self.settings.retry_delay_max_s
-        delay_s = first_s
-        while True:
-            await self._to_provision.wait()
-            self._to_provision.clear()
-            try:
-                await self._provision()
-                delay_s = first_s
-            except (Unavailable, PermissionRefused) as e:
-                # A server that has just started may answer before its JetStream does.
-                log.warning("worker.provision_failed", reason=e.message, delay_s=delay_s)
-                self._to_provision.set()
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, longest_s)
-            except ProvisionError as e:
-                log.critical("worker.gives_up", reason=e.message)
-                self._fatal = e
-                self.ended.set()
-                return
-
     def _js(self) -> JetStreamContext:
         return self._client.jetstream(timeout=self.settings.io_timeout_s)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("worker.task_failed", exc_info=error)
-
-
-_COMMAND: Final = "sexton.cmd.{context_id}.{kind}"
-_PULL_INBOX: Final = f"{subjects.WORKER_INBOX}.".encode()
 _SWEEP_LOCK_S: Final = 30.0
 _QUEUES: Final = (subjects.STREAM_COMMANDS, subjects.STREAM_SUMMARISE)
-_OPS_CONCURRENCY: Final = 4
 _CONSUMER_DELETED: Final = "$JS.EVENT.ADVISORY.CONSUMER.DELETED.*.*"
 _STREAM_DELETED: Final = "$JS.EVENT.ADVISORY.STREAM.DELETED.*"
 _SEQUENCES: Final = ("Nats-Sequence", "Nats-Last-Sequence")
 _SHOWN: Final = 80
-_CANCEL_AGAIN_S: Final = 0.2
-_LAST_S: Final = 1.0
 
 
 def _new_id() -> str:
     return uuid.uuid4().hex
-
-
-async def _as_it_is(message: NatsMessage) -> NatsMessage:
-    return message

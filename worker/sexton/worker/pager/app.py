@@ -4,16 +4,13 @@ It needs NATS and nothing else: Redis and the cold store may be what is on fire.
 stream, so it may be killed at any moment. Run one of it; two at once, as in a rolling update, lose nothing.
 """
 
-import asyncio
 import contextlib
-import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 import structlog
-from faststream import AckPolicy
 from faststream.nats import JStream, PullSub
 from faststream.nats.message import NatsMessage
 from nats.js.api import AckPolicy as StreamAckPolicy
@@ -21,15 +18,14 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from sexton.schemas import subjects
 from sexton.schemas.codec import decode
-from sexton.schemas.errors import PermissionRefused, Unavailable
 from sexton.schemas.failure import HardFailureRecord
 from sexton.tracing import Tracer
 from sexton.worker.adapters.intake import add_intake_checks, end_intake
-from sexton.worker.adapters.nats_broker import HardenedBroker
+from sexton.worker.adapters.nats_broker import make_broker
 from sexton.worker.adapters.nats_client import HardenedClient, connect_once
 from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.adapters.nats_refusals import Refusals
-from sexton.worker.cancelling import cancelled
+from sexton.worker.background import Background, Provisioning
 from sexton.worker.delivery import Delivery
 from sexton.worker.gauges import incidents
 from sexton.worker.health import Health
@@ -37,7 +33,7 @@ from sexton.worker.in_flight import InFlight
 from sexton.worker.pager.incidents import DURABLE, Incidents, report_of
 from sexton.worker.pager.pages import Pages
 from sexton.worker.pager.targets import Target, open_targets
-from sexton.worker.provision import ProvisionError, ensure, failure_streams
+from sexton.worker.provision import ensure, failure_streams
 from sexton.worker.settings import Settings
 from sexton.worker.web.routes import Refresh
 
@@ -105,31 +101,26 @@ class Pager:
         self.health = Health()
         self._options = nats_options(settings, subjects.PAGER_INBOX)
         self.refusals = Refusals(self.health.refused)
-        self.broker = HardenedBroker(
-            settings.nats_servers,
-            client_options=self._options,
-            on_refusal=self.refusals,
-            name="sexton-pager",
-            reconnected_cb=self._on_reconnect,
-            decoder=_as_it_is,
-            apply_types=False,
-            ack_policy=AckPolicy.MANUAL,
-            # What is in flight has had its grace time by then.
-            graceful_timeout=_LAST_S,
-            logger=logging.getLogger("sexton.faststream"),
+        self.broker = make_broker(
+            settings, "sexton-pager", self._options, self.refusals, on_reconnect=self._on_reconnect
         )
         # Nothing waits in a buffer for a server that is away: a late write of a state would be a wrong one.
         self._client = HardenedClient(self.refusals)
         self._tracer = Tracer("sexton.pager", on=settings.tracing)
         self._stack = contextlib.AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("pager")
+        self._spawn = self._background.spawn
         self._in_flight = InFlight()
-        self._fatal: ProvisionError | None = None
-        self.ended = asyncio.Event()
+        self._provisioning = Provisioning(
+            "pager",
+            self._provision,
+            first_s=settings.retry_delay_s,
+            longest_s=settings.retry_delay_max_s,
+        )
+        self.ended = self._provisioning.failed
         """Set when the pager cannot go on."""
         self.refresh: list[Refresh] = []
         """What brings its gauges up to date."""
-        self._to_provision = asyncio.Event()
 
     async def prepare(self) -> None:
         """Connects, provisions, and reads what is known. Nothing is taken yet.
@@ -161,6 +152,7 @@ class Pager:
         add_intake_checks(
             self.health, self.broker, [self._client], settings, *(stream for stream, _ in _sources(settings))
         )
+        self.health.add_live("background", self._background.check)
         self.refresh.append(incidents(lambda: self._incidents, self._clock_ms))
         self._subscribe()
         await self._client.subscribe(_CONSUMER_DELETED, cb=self._on_deleted)
@@ -168,11 +160,11 @@ class Pager:
         # An answer comes after the refusals of what was sent before it.
         await self._client.flush(self.settings.io_timeout_s)
         self.refusals.check()
-        self._spawn(self._keep_provisioned())
+        self._spawn(self._provisioning.run(), lasting="provisioning")
 
     async def listen(self) -> None:
         """Begins to page, once the broker takes records."""
-        self._spawn(self._pages.run())
+        self._spawn(self._pages.run(), lasting="paging")
         self.health.started()
         log.info("pager.ready", targets=len(self._targets), incidents=sum(1 for _ in self._incidents))
 
@@ -192,9 +184,7 @@ class Pager:
 
     async def close(self) -> None:
         """Lets go of everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
         await self._stack.aclose()
         log.info("pager.stopped")
 
@@ -214,8 +204,8 @@ class Pager:
             await self.broker.stop()
         finally:
             await self.close()
-        if self._fatal is not None:
-            raise self._fatal
+        if self._provisioning.error is not None:
+            raise self._provisioning.error
 
     # --- putting it together -------------------------------------------------------------------------
 
@@ -260,49 +250,18 @@ class Pager:
 
     async def _on_deleted(self, raw: Any) -> None:
         log.error("pager.deleted", subject=raw.subject)
-        self._to_provision.set()
+        self._provisioning.again()
 
     async def _on_reconnect(self) -> None:
         log.info("pager.reconnected")
         self.health.reconnected()
-        self._to_provision.set()
+        self._provisioning.again()
 
     async def _provision(self) -> None:
         await ensure(self._js(), failure_streams(self.settings.replicas), consumers(self.settings))
 
-    async def _keep_provisioned(self) -> None:
-        """Provisions again whenever that is called for, and until it is done."""
-        first_s, longest_s = self.settings.retry_delay_s, self.settings.retry_delay_max_s
-        delay_s = first_s
-        while not cancelled():
-            await self._to_provision.wait()
-            self._to_provision.clear()
-            try:
-                await self._provision()
-                delay_s = first_s
-            except (Unavailable, PermissionRefused) as e:
-                log.warning("pager.provision_failed", reason=e.message, delay_s=delay_s)
-                self._to_provision.set()
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, longest_s)
-            except ProvisionError as e:
-                log.critical("pager.gives_up", reason=e.message)
-                self._fatal = e
-                self.ended.set()
-                return
-
     def _js(self) -> Any:
         return self._client.jetstream(timeout=self.settings.io_timeout_s)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("pager.task_failed", exc_info=error)
 
 
 class _Rules:
@@ -320,7 +279,3 @@ class _Rules:
 def _sources(settings: Settings) -> list[tuple[str, str]]:
     letters = [(subjects.STREAM_DEAD, subjects.DEAD_LETTERS)] if settings.pager_dead_letters else []
     return [(subjects.STREAM_FAILURES, subjects.FAILURES), *letters]
-
-
-async def _as_it_is(message: NatsMessage) -> NatsMessage:
-    return message
