@@ -11,16 +11,18 @@ import pytest
 
 from sexton.worker.settings import Settings
 from tests.deploy_kit import DEPLOY, load, settings
+from tests.deploy_kit.compose import PLAIN, TOGETHER, mounts
 from tests.deploy_kit.dockerfile import stages
 
-COMPOSE: Final = load(DEPLOY / "compose.yaml")
+COMPOSE: Final = PLAIN
 SERVICES: Final[dict[str, dict[str, Any]]] = COMPOSE["services"]
 OURS: Final = ("worker", "pager")
+FILES: Final = sorted(DEPLOY.glob("compose*.yaml"))
 
 
-def settings_of(service: str) -> Settings:
+def settings_of(service: str, compose: dict[str, Any] = COMPOSE) -> Settings:
     """What a service is told. Raises if it cannot be."""
-    return settings(SERVICES[service]["environment"])
+    return settings(compose["services"][service]["environment"])
 
 
 def seconds(span: str) -> int:
@@ -28,28 +30,32 @@ def seconds(span: str) -> int:
     return int(span.removesuffix("s"))
 
 
-def test_it_is_a_compose_file() -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_is_a_compose_file(path: Path) -> None:
     """By the specification's own schema."""
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    ran = subprocess.run(
-        [*checker, DEPLOY / "compose.yaml"], capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = subprocess.run([*checker, path], capture_output=True, text=True, timeout=60, check=False)
     assert 0 == ran.returncode, ran.stdout
 
 
+@pytest.mark.parametrize("compose", [PLAIN, TOGETHER], ids=["plain", "secure"])
 @pytest.mark.parametrize("service", OURS)
-def test_every_variable_is_a_setting(service: str) -> None:
-    """And its value is one that the setting takes."""
-    assert all(isinstance(value, str) for value in SERVICES[service]["environment"].values())
-    settings_of(service)
+def test_every_variable_is_a_setting(service: str, compose: dict[str, Any]) -> None:
+    """And its value is one that the setting takes. Files that it names are mounted."""
+    environment = compose["services"][service]["environment"]
+    assert all(isinstance(value, str) for value in environment.values())
+    settings_of(service, compose)
+    found = {target for _, target in mounts(compose["services"][service], compose["secrets"])}
+    assert {value for name, value in environment.items() if name.endswith("_FILE")} <= found
 
 
 def test_secrets_are_files_that_are_read() -> None:
     """Named as the settings that they set, and kept out of the repository."""
-    assert {"sexton_pager_urls", "grafana_admin_password"} == set(COMPOSE["secrets"])
-    assert "pager_urls" in Settings.model_fields
+    ours = {name for name in TOGETHER["secrets"] if name.startswith("sexton_")}
+    assert {"sexton_pager_urls", "sexton_redis_password"} == ours
+    assert {name.removeprefix("sexton_") for name in ours} <= set(Settings.model_fields)
     assert "/deploy/secrets/" in (DEPLOY.parent / ".gitignore").read_text().splitlines()
-    for secret in COMPOSE["secrets"].values():
+    for secret in TOGETHER["secrets"].values():
         assert secret["file"].startswith("./secrets/")
 
 
@@ -134,11 +140,12 @@ def test_the_cold_store_is_on_a_volume() -> None:
 
 def test_what_is_mounted_is_there() -> None:
     """Files of this folder; named volumes that are declared."""
-    for service in SERVICES.values():
+    for service in TOGETHER["services"].values():
         for volume in service.get("volumes", []):
             source = volume.partition(":")[0]
             if source.startswith("./"):
-                assert (DEPLOY / source).exists(), source
+                # Secrets are in no repository.
+                assert (DEPLOY / source).exists() or source.startswith("./secrets/"), source
                 assert volume.endswith(":ro")
             else:
                 assert source in COMPOSE["volumes"]

@@ -13,6 +13,7 @@ from tests.deploy_kit import DEPLOY, K8S, ROOT, anchors
 PAGES: Final = (ROOT / "docs/operations.md", DEPLOY / "README.md")
 STREAMS: Final = {value for name, value in vars(subjects).items() if name.startswith("STREAM_")}
 OTHERS: Final = {"SEXTON_SECRETS_DIR"}
+_NAMES: Final = re.compile(r"\bSEXTON_[A-Z_]+\b")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -29,9 +30,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_name_is_a_setting_or_a_stream(page: Path) -> None:
-    """Whoever sets what is no setting changes nothing."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | STREAMS | OTHERS
-    assert set() == set(re.findall(r"\bSEXTON_[A-Z_]+\b", page.read_text(encoding="utf-8"))) - known
+    """Or a variable of the servers' own. Whoever sets what is no setting changes nothing."""
+    servers = {name for path in (DEPLOY / "nats").iterdir() for name in _NAMES.findall(path.read_text())}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | STREAMS | OTHERS | servers
+    assert set() == set(_NAMES.findall(page.read_text(encoding="utf-8"))) - known
 
 
 def test_every_file_of_the_folder_is_on_its_map() -> None:
