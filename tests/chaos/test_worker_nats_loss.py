@@ -82,7 +82,7 @@ async def test_an_answer_that_is_lost_after_the_record_was_stored(
 ) -> None:
     """I8, C26: the publish timed out, and was stored: told as committed, once."""
     async with serving(own_servers) as (worker, sender):
-        log: Any = worker._contexts._log
+        log: Any = worker._log._log
         publish = log._js.publish
         lost: list[str] = []
 

@@ -102,8 +102,8 @@ async def test_a_snapshot_outlives_its_worker(own_servers: EmbeddedServers) -> N
         await eventually(lambda: keys(own_servers, "*snapshot*"))
     async with serving(own_servers) as (worker, sender):
         read: list[int] = []
-        log = worker._contexts._log
-        original = log._batch  # type: ignore[attr-defined]
+        log: Any = worker._log._log
+        original = log._batch
 
         async def batch(context_id: str, after: int) -> Any:
             entries = await original(context_id, after)
