@@ -110,7 +110,7 @@ async def test_a_snapshot_outlives_its_worker(own_servers: EmbeddedServers) -> N
             read.extend(entry.sequence for entry in entries)
             return entries
 
-        log._batch = batch  # type: ignore[attr-defined]
+        log._batch = batch
         repeat = await sender.commit(append("e0", leaf("n0", f"{LONG}0")))
         assert 1 == repeat.revision
         assert 0 < len(read) <= 7, "not from the start"
