@@ -408,6 +408,31 @@ async def test_bytes_that_are_found_again_end_it(bench: Bench, how: str) -> None
     assert {} == bench.reports.open(CONTEXT)
 
 
+@pytest.mark.parametrize("whose", ["own", "another worker's"])
+async def test_what_was_noticed_before_the_end_does_not_open_it_again(bench: Bench, whose: str) -> None:
+    """Repeats are held back for a while; the end is not, and comes before them."""
+    await lost(bench)
+    for _ in range(3):
+        with pytest.raises(LeafLost):
+            await bench.fetch()
+    await bench.put(TEXT.encode())
+    if whose == "own":
+        await bench.verify()
+    else:
+        other = bench.worker()
+        await other.load()
+        other.over(CONTEXT, ("l0:a", 1), BYTES, component="test")
+    await bench.until_told(2)
+    await bench.sleeps.over()
+    await eventually(lambda: not bench.tasks)
+    assert [LOST, FOUND] == bench.stream.told()
+    await bench.lose()
+    with pytest.raises(LeafLost):
+        await bench.fetch()
+    await bench.until_told(3)
+    assert [LOST, FOUND, LOST] == bench.stream.told()
+
+
 async def test_another_worker_may_find_them(bench: Bench) -> None:
     """It knows what is open from the stream: from before its start, and what it has heard since."""
     await lost(bench)

@@ -10,7 +10,7 @@ finds the bytes again can say so.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import structlog
@@ -121,6 +121,8 @@ class _Reporting:
     count: int = 1
     first: bool = True
     """The first record of it is not stored yet."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whose turn it is to record. What was noticed before its end must not be recorded after it."""
 
 
 class FailureReports:
@@ -242,6 +244,10 @@ class FailureReports:
         versions = self._open.get(record.context_id, {})
         version = (record.span_id, record.version)
         if record.kind is FailureKind.RESOLVED:
+            reporting = self._reporting.get(record.fingerprint)
+            # At an end of our own that was done already, and what counts since is news.
+            if reporting is not None and record.fingerprint not in self._ending:
+                reporting.count = 0
             records = versions.get(version, {})
             if records.pop(record.fingerprint, None) is not None:
                 self._open_count -= 1
@@ -278,9 +284,11 @@ class FailureReports:
         every_s = self._every_s
         try:
             while reporting.count and not cancelled():
-                count, reporting.count = reporting.count, 0
-                several = {"observations": count} if count > 1 else {}
-                await self._add(reporting.record.model_copy(update=several))
+                async with reporting.turn:
+                    count, reporting.count = reporting.count, 0
+                    if count:
+                        several = {"observations": count} if count > 1 else {}
+                        await self._add(reporting.record.model_copy(update=several))
                 reporting.first = False
                 self._done.set()
                 await self._sleep(every_s)
@@ -291,8 +299,12 @@ class FailureReports:
 
     async def _end(self, record: HardFailureRecord, component: str) -> None:
         change = {"kind": FailureKind.RESOLVED, "component": component, "observations": None}
+        reporting = self._reporting.get(record.fingerprint)
         try:
-            await self._add(record.model_copy(update=change))
+            async with contextlib.nullcontext() if reporting is None else reporting.turn:
+                if reporting is not None:
+                    reporting.count = 0
+                await self._add(record.model_copy(update=change))
         finally:
             self._ending.discard(record.fingerprint)
             self._done.set()
