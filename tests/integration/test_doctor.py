@@ -95,10 +95,10 @@ async def test_a_service_that_runs(own_servers: EmbeddedServers) -> None:
     } == {check: level for check, level in levels.items() if level != "ok"}
     assert {
         "nats.connection", "nats.version", "nats.max_payload", "nats.streams", "nats.permissions",
-        "work.workers", "clocks.nats", "clocks.redis", "clocks.cold", "redis.registry", "redis.hot",
-        "redis.eviction", "redis.role", "cold.store",
+        "cold.pairing", "work.workers", "clocks.nats", "clocks.redis", "clocks.cold",
+        "redis.registry", "redis.hot", "redis.eviction", "redis.role", "cold.store",
     } <= set(levels)  # fmt: skip
-    assert [] == files(cold_folder(own_servers))
+    assert ["name"] == [path.name for path in files(cold_folder(own_servers))]
 
 
 async def counts(js: JetStreamContext) -> dict[str | None, tuple[int, int]]:

@@ -28,7 +28,7 @@ from sexton.worker.settings import Settings
 from tests.core_kit.build import append
 from tests.support.processes import Programs
 from tests.support.waiting import deadline, eventually
-from tests.worker_kit.sender import Sender, publish_until_stored
+from tests.worker_kit.sender import Sender, publish_until_stored, sending
 from tests.worker_kit.service import ready, serving, settings, start_worker
 
 SETTINGS = Settings(partitions=2)
@@ -283,18 +283,21 @@ async def test_a_repeat_of_what_another_lineage_committed_is_committed_in_this_o
         assert ["again"] == [record.event_id for record in await sender.records("ctx")]
 
 
-async def test_a_server_that_comes_back_without_its_data_is_provisioned_again(
-    own_servers: EmbeddedServers,
+async def test_a_server_that_comes_back_without_its_data_is_not_begun_anew(
+    programs: Programs, own_servers: EmbeddedServers
 ) -> None:
-    """After the reconnect the streams are made again and the old trees count for nothing."""
-    async with serving(own_servers) as (_, sender):
+    """I7, I9: the log is gone, and with it the names of all bytes. Workers end and say so; no log is made."""
+    program = start_worker(programs, own_servers)
+    await ready(program)
+    async with sending(own_servers.nats_url) as sender:
         await works(sender, "before")
         await own_servers.nats.kill()
         shutil.rmtree(own_servers.nats.data_dir / "jetstream")
         await own_servers.nats.start()
-        await works(sender, "after")
-        tree = await sender.tree("ctx")
-        assert ["l0:after"] == list(tree.nodes)
+        assert 0 != await program.exit_code(within_s=20)
+        assert "belongs to a log that is not here" in program.report()
+        with pytest.raises(nats.js.errors.NotFoundError):
+            await sender.js.stream_info(subjects.STREAM_LOG)
 
 
 async def test_provisioning_goes_on_until_jetstream_answers(

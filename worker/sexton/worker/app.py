@@ -43,11 +43,11 @@ from sexton.worker.leases import Leases
 from sexton.worker.ops import OpsService
 from sexton.worker.orphans import OrphanSweep
 from sexton.worker.outbox import Outbox
+from sexton.worker.pairing import provision_pair
 from sexton.worker.ports import HotStore, Log, Registry, SweepIndex
 from sexton.worker.provision import (
     check_payload,
     consumers,
-    provision,
     streams,
 )
 from sexton.worker.rpc import RpcService
@@ -100,13 +100,15 @@ class Worker:
         """Connects, provisions, and puts the parts together. Nothing is taken yet.
 
         Raises:
-            Unavailable: NATS cannot be reached.
+            Unavailable: NATS or the cold store cannot be reached.
             PermissionRefused: NATS or Redis refuses who we are, or something that a worker needs.
-            ProvisionError: a stream or consumer is not as meant.
+            ProvisionError: a stream or consumer is not as meant, or the cold store belongs to another log.
             InvalidInput: a setting names a store or a summariser that there is not.
         """
+        settings = self.settings
+        self._cold = ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s)
         await self._connect()
-        check_payload(self._client.max_payload, self.settings)
+        check_payload(self._client.max_payload, settings)
         await self._provision()
         self._compose()
         await check_access(self._redis)
@@ -189,7 +191,7 @@ class Worker:
         self._stack.push_async_callback(hot_redis.aclose)
         self._log = TimedLog(NatsLog(self._client, settings.io_timeout_s))
         log_store: Log = self._log
-        cold = ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s)
+        cold = self._cold
         registry: Registry = RedisRegistry(redis)
         index: SweepIndex = RedisSweepIndex(redis)
         tally = RedisTally(redis)
@@ -321,7 +323,7 @@ class Worker:
             self._spawn(self._failures.load())
 
     async def _provision(self) -> None:
-        await provision(self._js(), self.settings)
+        self._cold.expect(await provision_pair(self._js(), self.settings, self._cold, _new_id()))
 
     def _js(self) -> JetStreamContext:
         return self._client.jetstream(timeout=self.settings.io_timeout_s)

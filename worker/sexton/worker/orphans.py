@@ -36,6 +36,8 @@ class OrphanReport:
     looked_at: int = 0
     young: int = 0
     """Without a name, and too young to be judged."""
+    spared: int = 0
+    """Of contexts without a single record: whether they are new or their log is gone cannot be told."""
     deleted: int = 0
     freed_bytes: int = 0
 
@@ -54,6 +56,7 @@ class OrphanSweep:
     async def run(self, *, dry_run: bool = False) -> OrphanReport:
         """One pass over the whole store. Raises `Unavailable`."""
         report = OrphanReport()
+        await self._cold.confirm()
         now = await self._cold.clock(self._new_token())
         async for blob in self._cold.stored():
             report.looked_at += 1
@@ -62,6 +65,9 @@ class OrphanSweep:
                 report.young += 1
                 continue
             if await self._is_named(blob):
+                continue
+            if await self._is_unheard_of(blob):
+                report.spared += 1
                 continue
             if not dry_run and not await self._delete(blob):
                 continue
@@ -97,6 +103,12 @@ class OrphanSweep:
         except HardFailure:
             return None
         return Blob(span_id, version, blob.content_hash, data)
+
+    async def _is_unheard_of(self, blob: StoredBlob) -> bool:
+        """Whether the log knows nothing at all of its context. Claims are no bytes that count."""
+        if blob.context_id is None or blob.version is None:
+            return False
+        return (await self._contexts.get(blob.context_id)).tree.head.revision == 0
 
     async def _is_named(self, blob: StoredBlob) -> bool:
         if blob.context_id is None:

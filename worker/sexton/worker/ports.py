@@ -109,6 +109,22 @@ class ColdStore(Protocol):
         """All objects, in no order. Raises `Unavailable`."""
         ...
 
+    async def name(self) -> str | None:
+        """The name that it and its log carry; None if it has none, or is not there."""
+        ...
+
+    async def set_name(self, name: str) -> str:
+        """Names it, unless it is named. Returns the name that it has now."""
+        ...
+
+    def expect(self, name: str) -> None:
+        """From now on, only the store of that name counts: any other is an outage."""
+        ...
+
+    async def confirm(self) -> None:
+        """Asks whether it is the one that is expected. Raises `Unavailable` if it is not."""
+        ...
+
     async def clock(self, token: str) -> datetime:
         """The store's own time, as it stamps a new object. Raises `Unavailable`."""
         ...

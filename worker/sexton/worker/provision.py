@@ -33,6 +33,9 @@ log: Final = structlog.get_logger("sexton.provision")
 
 SUMMARISE_DURABLE: Final = "summarise"
 
+STORE_NAME: Final = "sexton.store"
+"""Metadata of the log: the name that its cold store carries, too."""
+
 _HEADER_ROOM_BYTES: Final = 16 * 1024
 FAILURES_KEPT_S: Final = 90 * 24 * 3600
 """How long failures, dead letters and incidents are kept. An incident that lasts is written again with each
@@ -78,8 +81,8 @@ def failure_streams(replicas: int) -> list[StreamConfig]:
     ]
 
 
-def streams(settings: Settings) -> list[StreamConfig]:
-    """All streams, as they are meant to be."""
+def streams(settings: Settings, *, store_name: str | None = None) -> list[StreamConfig]:
+    """All streams, as they are meant to be; the log with the name that it and its cold store carry."""
     common = _common(settings.replicas)
     return [
         StreamConfig(
@@ -93,6 +96,7 @@ def streams(settings: Settings) -> list[StreamConfig]:
             # A recreated log must not count where an older one did: a worker that still remembers the
             # older one would pass a compare-and-swap that it must lose.
             first_seq=time.time_ns() // 1000,
+            metadata=None if store_name is None else {STORE_NAME: store_name},
             **common,
         ),
         StreamConfig(
@@ -222,9 +226,12 @@ def check_payload(max_payload_bytes: int, settings: Settings) -> None:
         )
 
 
-async def provision(js: JetStreamContext, settings: Settings) -> None:
-    """Makes what a worker needs and is missing, and checks what is there. Raises as `ensure`."""
-    await ensure(js, streams(settings), consumers(settings))
+async def provision(js: JetStreamContext, settings: Settings, *, store_name: str | None = None) -> None:
+    """Makes what a worker needs and is missing, and checks what is there. Raises as `ensure`.
+
+    Whether a log may be made is for `sexton.worker.pairing` to say, which calls this.
+    """
+    await ensure(js, streams(settings, store_name=store_name), consumers(settings))
 
 
 async def ensure(

@@ -1,7 +1,9 @@
 """The cold store on `obstore`: a local folder, S3, GCS, Azure, or memory for tests."""
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from sexton.core import hash as hashing
@@ -31,6 +33,9 @@ _UPPER: Final = re.compile("[A-Z]")
 _FOLDED: Final = re.compile("=([a-z])")
 _BLOBS: Final = "blobs"
 _CLAIMS: Final = "claims"
+_NAME: Final = "name"
+_CONFIRMED_FOR_S: Final = 5.0
+"""How long a store is taken for the right one before it is asked again."""
 _PARALLEL_DELETES: Final = 16
 _CHUNK: Final = re.compile("sha256-[0-9a-f]{64}/[0-9]+")
 _LAST: Final = re.compile("([0-9]+)-(sha256(?:-l[1-7])?)-([0-9a-f]{64})")
@@ -56,9 +61,43 @@ def open_store(url: str) -> ObjectStore:
 class ObjectColdStore:
     """`ColdStore` on an object store."""
 
-    def __init__(self, store: ObjectStore, timeout_s: float) -> None:
+    def __init__(
+        self, store: ObjectStore, timeout_s: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
         self._timeout_s = timeout_s
+        self._clock = clock
+        self._expected: str | None = None
+        self._confirmed_at = -math.inf
+
+    async def name(self) -> str | None:
+        """See `ColdStore.name`."""
+        found = await self._bytes("cold.name", _NAME)
+        return None if found is None else found.decode(errors="replace")
+
+    async def set_name(self, name: str) -> str:
+        """See `ColdStore.set_name`."""
+        with suppress(_ThereError):
+            await self._within(
+                "cold.set_name", obstore.put_async(self._store, _NAME, name.encode(), mode="create")
+            )
+        found = await self.name()
+        if found is None:
+            raise Unavailable("the cold store's name did not read back", operation="cold.set_name")
+        return found
+
+    def expect(self, name: str) -> None:
+        """See `ColdStore.expect`."""
+        self._expected = name
+
+    async def confirm(self) -> None:
+        """See `ColdStore.confirm`."""
+        if self._expected is not None and await self.name() != self._expected:
+            self._confirmed_at = -math.inf
+            raise Unavailable(
+                "the cold store is not the one that was expected: is it mounted?", operation="cold.confirm"
+            )
+        self._confirmed_at = self._clock()
 
     async def answers(self) -> None:
         """Returns if the store answers, be it that there is nothing. Raises `Unavailable` if not."""
@@ -67,6 +106,9 @@ class ObjectColdStore:
 
     async def write(self, context_id: str, blob: Blob) -> None:
         """See `ColdStore.write`."""
+        if self._clock() - self._confirmed_at > _CONFIRMED_FOR_S:
+            # A folder whose disk is not mounted takes bytes too, and hides them once it is.
+            await self.confirm()
         key = _blob_key(context_id, blob.span_id, blob.version, blob.content_hash)
         await self._within("cold.write", obstore.put_async(self._store, key, blob.data))
         back = await self._bytes("cold.read_back", key)
@@ -85,6 +127,8 @@ class ObjectColdStore:
         else:
             data = await self._range(key, offset, length)
         if data is None:
+            # One object is missing: or all of them are, and then it is an outage.
+            await self.confirm()
             raise LeafLost(
                 f"{identity.span_id} version {identity.version} is not in the cold store",
                 span_id=identity.span_id,
@@ -201,6 +245,8 @@ class ObjectColdStore:
                 return await call
         except (NotFoundError, FileNotFoundError):
             raise _MissingError from None
+        except AlreadyExistsError:
+            raise _ThereError from None
         except TimeoutError:
             raise Unavailable(f"{what}: no answer within {self._timeout_s} s", operation=what) from None
         except (BaseError, OSError) as e:
@@ -209,6 +255,10 @@ class ObjectColdStore:
 
 class _MissingError(Exception):
     """The store answered that there is no such object."""
+
+
+class _ThereError(Exception):
+    """The store answered that there is such an object already."""
 
 
 def _key(context_id: str, identity: Identity) -> str:

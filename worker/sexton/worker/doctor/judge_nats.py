@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sexton.core.pairing import LogSeen, pair
 from sexton.worker.doctor.findings import Finding, fault, ok, unknown, warning
 from sexton.worker.provision import Differences, told
 
@@ -96,6 +97,14 @@ def judge_streams(streams: Sequence[StreamSeen], consumers: Sequence[StreamSeen]
         yield ok(
             "nats.streams", f"{len(streams)} streams and {len(consumers)} consumers, all of them as meant"
         )
+
+
+def judge_pairing(log: LogSeen, store_name: str | None) -> Finding:
+    """A finding about whether the cold store is the one of this log."""
+    pairing = pair(log, store_name)
+    if pairing.refused:
+        return fault("cold.pairing", pairing.value, "no worker starts like this, and that is as well")
+    return ok("cold.pairing", pairing.value)
 
 
 def judge_work(

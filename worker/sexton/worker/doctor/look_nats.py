@@ -18,15 +18,17 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, ConsumerInfo, StreamInfo
 
 from sexton.schemas import subjects
-from sexton.schemas.errors import InvalidInput, Unavailable
+from sexton.schemas.errors import InvalidInput, SextonError, Unavailable
 from sexton.schemas.ops import OpsVerb
 from sexton.schemas.rpc import Verb
+from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.adapters.nats_client import HardenedClient
 from sexton.worker.adapters.nats_options import nats_options
 from sexton.worker.doctor import judge_nats as judge
-from sexton.worker.doctor.findings import Finding, ok
+from sexton.worker.doctor.findings import Finding, ok, unknown
 from sexton.worker.doctor.judge_clocks import judge_clock
 from sexton.worker.doctor.probe import CONTEXT
+from sexton.worker.pairing import log_seen
 from sexton.worker.provision import (
     consumer_differences,
     consumers,
@@ -116,6 +118,8 @@ async def _look(client: HardenedClient, js: JetStreamContext, settings: Settings
         )
         for meant, info in ((meant, infos[str(meant.name)]) for meant in meant_streams)
     ]
+    if log is not None:
+        yield await _pairing(log, settings)
     for finding in judge.judge_streams(seen_streams, seen_consumers):
         yield finding
     if all(info is not None for info in infos.values()):
@@ -127,6 +131,15 @@ async def _look(client: HardenedClient, js: JetStreamContext, settings: Settings
         ):
             yield finding
         yield await _clock(client, settings.io_timeout_s)
+
+
+async def _pairing(log: StreamInfo, settings: Settings) -> Finding:
+    """Whether the cold store is the one of this log."""
+    try:
+        name = await ObjectColdStore(open_store(settings.cold_url), settings.io_timeout_s).name()
+    except SextonError as e:
+        return unknown("cold.pairing", e.message, "see the finding about the cold store")
+    return judge.judge_pairing(log_seen(log), name)
 
 
 async def _stream(js: JetStreamContext, name: str) -> StreamInfo | None:
