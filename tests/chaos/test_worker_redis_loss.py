@@ -1,6 +1,7 @@
 """Redis is flushed, stopped, frozen, or was never there: nothing is lost, and what needs no pins goes on."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from sexton.worker.embedded import EmbeddedServers
 from tests.core_kit.build import append, compact, leaf, rewrite
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.sender import Sender, pointer_to
-from tests.worker_kit.service import serving
+from tests.worker_kit.service import cold_folder, serving
 
 LONG: Final = "a leaf that is longer than its summary will be; "
 
@@ -148,6 +149,7 @@ async def test_a_snapshot_of_another_lineage_does_not_matter(own_servers: Embedd
             await sender.commit(append(f"old{i}", leaf(f"old{i}", LONG)))
         await eventually(lambda: keys(own_servers, "*snapshot*"))
         await sender.js.delete_stream("SEXTON_LOG")
+    shutil.rmtree(cold_folder(own_servers))  # or no worker would start beside the bytes of another log
     async with serving(own_servers) as (_, sender):
         for i in range(6):
             assert i + 1 == (await sender.commit(append(f"new{i}", leaf(f"new{i}", LONG)))).revision
