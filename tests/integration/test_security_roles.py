@@ -246,7 +246,7 @@ async def test_the_worker_needs_no_more_than_it_has(site: Fenced) -> None:
             within_s=20,
             what="a collection",
         )
-        blob = next(path for path in (site.folder / "cold").rglob("*") if path.is_file())
+        blob = next(path for path in (site.folder / "cold" / "blobs").rglob("*") if path.is_file())
         blob.write_bytes(b"?")
         operator = await site.plain("operator")
         await operator.client.request("sexton.ops.research.verify", ASKED, timeout=5)
