@@ -462,7 +462,7 @@ async def test_a_failure_that_pages_is_in_the_trace_of_what_noticed_it(
     async with two_holders(own_servers, hot_max_bytes=0) as (mine, other), receiving() as receiver:
         await mine.append("words", name="a")
         pointer = await other.mint("l0:a")
-        [blob] = [path for path in cold_folder(own_servers).rglob("*") if path.is_file()]
+        [blob] = [path for path in (cold_folder(own_servers) / "blobs").rglob("*") if path.is_file()]
         blob.unlink()
         seen.clear()
         async with paging(own_servers.nats_url, receiver.url, tracing=True):
