@@ -11,6 +11,7 @@ import pytest
 
 from sexton.worker.embedded import EmbeddedServers, NatsServer
 from tests.support.cli import UP_WITHIN_S, Cli, descendants, running_up
+from tests.support.http import fetch
 from tests.support.processes import Program, Programs, alive
 from tests.support.waiting import eventually
 
@@ -45,6 +46,24 @@ async def ready(program: Program) -> str:
     url = (await program.line(URL, within_s=UP_WITHIN_S)).string
     assert url == program.stdout.splitlines()[0]
     return url
+
+
+async def test_up_serves_health_and_metrics_if_asked(up: Callable[..., Program]) -> None:
+    """With `--http-port`; where that is stands on stderr, and in the JSON."""
+    program = up("--http-port", "0")
+    await ready(program)
+    url = (await program.line(r"health and metrics on (http://127\.0\.0\.1:\d+)$", stream="stderr"))[1]
+    await eventually(lambda: fetch(f"{url}/readyz"), until=lambda found: found.status == 200, within_s=15)
+    assert b"sexton_ready 1.0" in (await fetch(f"{url}/metrics")).body
+    program.send_signal(signal.SIGINT)
+    assert 0 == await program.exit_code()
+
+
+async def test_up_tells_where_it_serves_in_json(up: Callable[..., Program]) -> None:
+    """One object, with the other addresses."""
+    program = up("--http-port", "0", "--json")
+    told = json.loads((await program.line(r"^\{", within_s=UP_WITHIN_S)).string)
+    assert 200 == (await fetch(f"{told['http_url']}/livez")).status
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])

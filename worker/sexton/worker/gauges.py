@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 from prometheus_client import Gauge
 
 from sexton.core.incidents import settled
-from sexton.schemas.errors import Unavailable
+from sexton.schemas.errors import SextonError
 from sexton.schemas.failure import FailureKind
 from sexton.schemas.incidents import Incident, IncidentStatus
 from sexton.worker import census, metrics
@@ -40,7 +40,7 @@ class Asked:
         gauges: Mapping[str, Gauge],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: what gives numbers by name, and raises `Unavailable`; where they go; and a clock."""
+        """Args: what gives numbers by name, and raises a `SextonError`; where they go; and a clock."""
         self._ask = ask
         self._gauges = gauges
         self._clock = clock
@@ -56,7 +56,7 @@ class Asked:
             try:
                 async with asyncio.timeout(WITHIN_S):
                     found = await self._ask()
-            except (Unavailable, TimeoutError) as e:
+            except (SextonError, TimeoutError) as e:
                 log.warning("gauges.unknown", names=sorted(self._gauges), reason=type(e).__name__)
             for name, gauge in self._gauges.items():
                 gauge.set(nan if found is None else found.get(name, 0))

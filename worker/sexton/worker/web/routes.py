@@ -1,5 +1,6 @@
 """The routes: health, metrics, and the contract of the messages, on FastStream's ASGI application."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -50,12 +51,12 @@ def _health(ask: Callable[[], Awaitable[Report]]) -> Any:
 def _metrics(health: Health, refresh: Sequence[Refresh]) -> Any:
     @get
     async def answer(scope: Mapping[str, Any]) -> AsgiResponse:
-        report = await health.ready()
+        asked = asyncio.create_task(health.ready())
+        await asyncio.gather(*(bring_up_to_date() for bring_up_to_date in refresh))
+        report = await asked
         metrics.READY.set(report.ok)
         for name, check in report.checks.items():
             metrics.CHECK_OK.labels(name).set(check.ok)
-        for bring_up_to_date in refresh:
-            await bring_up_to_date()
         encode, content_type = choose_encoder(_header(scope, b"accept"))
         return AsgiResponse(encode(metrics.REGISTRY), 200, {"content-type": content_type} | _FRESH)
 

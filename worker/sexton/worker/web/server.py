@@ -16,6 +16,8 @@ log: Final = structlog.get_logger("sexton.web")
 
 _BACKLOG: Final = 128
 _END_S: Final = 2
+_MOST: Final = 100
+"""Connections at once. Who comes beyond that is told 503."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ async def serving(app: Any, host: str, port: int) -> AsyncIterator[Endpoint]:
         access_log=False,
         ws="none",
         server_header=False,
+        limit_concurrency=_MOST,
         timeout_graceful_shutdown=_END_S,
     )
     server = _Server(config)
