@@ -259,3 +259,21 @@ async def test_the_command_line_with_keys(
         for who in [("alice", command) for command in ("holders", "failures", "gc")] + [("bob", "tree")]:
             code, said = await run(*who)
             assert (11, True) == (code, "does not permit" in said), (who, said)
+
+
+# --- what is documented -----------------------------------------------------------------------------------
+
+
+async def test_the_holder_of_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example of docs/security.md, with alice's key: her context, and not another one."""
+    text = (Path(__file__).parents[2] / "docs/security.md").read_text(encoding="utf-8")
+    code = text.partition("<!-- holder -->\n```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    async with fenced(tmp_path, monkeypatch) as site, site.worker(), deadline(20, "the example"):
+        await names["main"](site.nats.url, str(site.keys["alice"].seed_file(tmp_path)))
+        said = capsys.readouterr().out
+    assert "What alice found.\n" in said
+    assert "\nsubscribe sexton.epoch.somebody-elses\n" in said

@@ -1,10 +1,9 @@
 """Valkey with exactly the users of deploy/valkey/users.acl: the worker does its work, and nothing else."""
 
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -17,44 +16,9 @@ from sexton.worker.app import Worker
 from sexton.worker.embedded import EmbeddedServers, ServerExited, ValkeyServer
 from sexton.worker.settings import Settings
 from tests.leases_kit.servers import QUICK
+from tests.secure_kit.guarded import DEPLOY, PASSWORD, guarded
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.service import settings
-
-DEPLOY: Final = Path(__file__).parents[2] / "deploy/valkey"
-PASSWORD: Final = "right"
-LOOKING: Final = "user probe on nopass ~* &* +@all\n"
-"""A user for the test to look with, beside those that are shipped."""
-
-
-class Guarded(ValkeyServer):
-    """A Valkey that asks for a user; its readiness is seen by a refusal."""
-
-    async def _probe(self, pid: int, port: int) -> int | None:
-        admin = Redis(port=port, username="probe", password="any", socket_timeout=2)
-        try:
-            found: Any = await admin.info("server")
-        except (ResponseError, OSError, ConnectionError):
-            return None
-        finally:
-            await admin.aclose()
-        return port if found["process_id"] == pid else None
-
-
-def users(folder: Path) -> Path:
-    """The users that are shipped, with a password; and one for the test to look with."""
-    path = folder / "users.acl"
-    digest = hashlib.sha256(PASSWORD.encode()).hexdigest()
-    shipped = (DEPLOY / "users.acl").read_text().replace("PASSWORD_SHA256", digest)
-    path.write_text(shipped + LOOKING)
-    return path
-
-
-@asynccontextmanager
-async def guarded(folder: Path) -> AsyncIterator[EmbeddedServers]:
-    servers = EmbeddedServers(folder / "servers")
-    servers.valkey = Guarded(folder / "servers/valkey", extra_config=f'aclfile "{users(folder)}"')
-    async with servers:
-        yield servers
 
 
 def as_worker(servers: EmbeddedServers, **more: Any) -> Settings:

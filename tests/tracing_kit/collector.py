@@ -20,6 +20,8 @@ class Collector:
         self.requests = 0
         self.paths: set[str] = set()
         self.names: list[str] = []
+        self.bodies: list[bytes] = []
+        """As they came."""
         self.resources: list[dict[str, str]] = []
         self.url = ""
 
@@ -28,6 +30,7 @@ class Collector:
         self.paths.add(path)
         self.hold.wait(30)
         if self.status == 200:
+            self.bodies.append(body)
             sent = ExportTraceServiceRequest.FromString(body)
             for resource in sent.resource_spans:
                 self.resources.append({a.key: a.value.string_value for a in resource.resource.attributes})

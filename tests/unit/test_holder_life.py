@@ -18,6 +18,7 @@ from sexton.holder import (
     InvalidInput,
     NatsTransport,
     OutcomeUnknown,
+    TooManyContexts,
     Unavailable,
 )
 from sexton.holder.testing import MemoryService, MemoryTransport
@@ -281,3 +282,17 @@ asyncio.run(main())
 def test_settings_are_values() -> None:
     """Two holders with the same settings have equal ones."""
     assert make_settings() == make_settings()
+
+
+async def test_a_holder_opens_so_many_contexts_and_no_more() -> None:
+    """One too many is an error at once, which opens nothing; one that is closed makes room."""
+    async with rig(max_contexts=2) as r:
+        second = await r.run(r.holder.open("second"))
+        follows = r.transport.follows
+        with pytest.raises(TooManyContexts) as caught:
+            await r.run(r.holder.open("third"))
+        assert 2 == caught.value.fields["limit"]
+        assert follows == r.transport.follows
+        assert second is await r.run(r.holder.open("second"))
+        await r.run(second.close())
+        await r.run(r.holder.open("third"))

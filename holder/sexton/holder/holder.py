@@ -18,6 +18,7 @@ from sexton.holder.log import logger
 from sexton.holder.ports import ConnectionEvent, Transport
 from sexton.holder.runtime import Runtime
 from sexton.holder.settings import HolderSettings
+from sexton.schemas.errors import TooManyContexts
 from sexton.schemas.ids import token
 
 
@@ -113,6 +114,8 @@ class Holder:
 
         Raises:
             InvalidInput: no context can have that id.
+            TooManyContexts: as many as the settings allow are open.
+            PermissionRefused: this user may not follow that context.
             Unavailable: no service answers.
             PeerError: it answers what this build cannot follow.
         """
@@ -122,6 +125,7 @@ class Holder:
             known = self._contexts.get(context_id)
             if known is not None and not known.closed:
                 return known
+            self._check_room()
             follower = Follower(context_id, self._runtime, self._calls)
             context = self._contexts[context_id] = Context(follower, self._runtime, self._calls, self._cache)
             try:
@@ -139,6 +143,11 @@ class Holder:
         finally:
             self._contexts.clear()
             await self._runtime.transport.close()
+
+    def _check_room(self) -> None:
+        limit = self.settings.max_contexts
+        if sum(not context.closed for context in self._contexts.values()) >= limit:
+            raise TooManyContexts(f"a holder has at most {limit} contexts open", limit=limit)
 
     def _check_open(self) -> None:
         if self._closed or not self._entered:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 from sexton.schemas.errors import InvalidInput
 from sexton.schemas.leases import MAX_TTL_MS, MIN_TTL_MS
+from sexton.schemas.limits import MAX_OPEN_CONTEXTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,9 @@ class HolderSettings:
     Raises:
         InvalidInput: a bound that is not positive, or bounds that contradict each other.
     """
+
+    max_contexts: int = MAX_OPEN_CONTEXTS
+    """Contexts open at once; one more is `TooManyContexts`."""
 
     # --- following ---
     staleness_bound_s: float = 15.0

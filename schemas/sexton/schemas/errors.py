@@ -172,6 +172,12 @@ class TooManyPins(InvalidInput):
     code = "too_many_pins"
 
 
+class TooManyContexts(InvalidInput):
+    """A holder may not open more contexts at once. `limit` says how many; close one first."""
+
+    code = "too_many_contexts"
+
+
 # --- the peer's turn ---------------------------------------------------------------------------------
 
 

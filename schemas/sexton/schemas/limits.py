@@ -27,6 +27,10 @@ MAX_SPANS_PER_APPEND: Final = 1000
 MAX_SOURCES: Final = 512
 """Children of one summary."""
 
+MAX_OPEN_CONTEXTS: Final = 1024
+"""Contexts that one holder has open. Each costs a subscription, a lease, and a question every few seconds.
+The service sees one context at a time, so this is the holder's own bound, by default."""
+
 MAX_LABEL_BYTES: Final = 256
 """One label's value, in UTF-8."""
 

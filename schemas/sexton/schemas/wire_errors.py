@@ -35,6 +35,7 @@ _CODES: Final[Mapping[str, type[SextonError]]] = {
         errors.LeaseLost,
         errors.PinRefused,
         errors.TooManyPins,
+        errors.TooManyContexts,
         errors.Irreducible,
         errors.UnsupportedSchema,
         errors.RevisionGap,
