@@ -194,6 +194,18 @@ class GatedCold:
         for blob in await self._gates.call("cold.list", self._stores.stored, _down, READ):
             yield blob
 
+    async def name(self) -> str | None:
+        raise NotImplementedError("nothing is provisioned here")
+
+    async def set_name(self, name: str) -> str:
+        raise NotImplementedError("nothing is provisioned here")
+
+    def expect(self, name: str) -> None:
+        raise NotImplementedError("nothing is provisioned here")
+
+    async def confirm(self) -> None:
+        """It is always the one that is expected."""
+
     async def clock(self, token: str) -> datetime:
         def effect() -> datetime:
             return datetime.fromtimestamp(self._stores.now_ms / 1000, UTC)

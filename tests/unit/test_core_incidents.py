@@ -108,6 +108,19 @@ def test_dead_letters_are_one_incident_by_stream_and_reason() -> None:
 # --- what is counted ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("last", ["seen", "ended"])
+def test_a_record_counts_once_though_the_time_steps_back(last: str) -> None:
+    """Another leader's clock, or a correction: what was counted is known again, and opens nothing again."""
+    first, second = seen(1, stored_ms=T0 + 100), seen(2, stored_ms=T0 + 50)
+    records = [first, second]
+    if last == "ended":
+        records.append(of_failure(over(), sequence=3, stored_ms=T0 + 60))
+    incident = folded(*records)
+    assert 2 == incident.count
+    for again in (first, second, first, *records):
+        assert incident == fold(incident, again)
+
+
 def test_repeats_add_to_the_count() -> None:
     """A record may tell of several observations."""
     incident = folded(seen(1), seen(2, count=5), seen(4))

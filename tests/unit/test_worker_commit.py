@@ -205,6 +205,25 @@ async def test_a_publish_that_timed_out_and_was_stored_counts_once() -> None:
     assert 2 == outcome.revision == (await world.tree()).revision
 
 
+async def test_a_slow_publish_that_was_stored_without_an_answer_confirms_its_bytes() -> None:
+    """I9: paused for long before it, while the bytes were swept as an orphan's; they are put again."""
+
+    async def swept(log: Any, *what: Any) -> None:
+        async for blob in filled.cold.stored():
+            await filled.cold.delete_key(blob.key)
+        await log.really(*what)
+
+    filled = await _filled(_AmbiguousLog(swept))
+    committer = filled.committer()
+    committer._confirm_after_s = -1.0  # any commit is a slow one
+    done = await carry_out(committer, append("go", "c"))
+    assert isinstance(done, Done)
+    assert isinstance(done.outcome, Committed)
+    [span] = done.outcome.spans
+    node = (await committer._contexts.refresh("ctx")).tree.nodes[span.span_id]
+    assert node.size_bytes == await filled.cold.size_bytes("ctx", node.identity)
+
+
 async def test_a_publish_that_was_lost_is_made_again() -> None:
     """I7: no answer came and nothing was stored."""
 

@@ -44,7 +44,7 @@ def stone(number: int, pins: int, *, mark: Mark | None = None) -> StoneReport:
     return StoneReport(version, entry, Step.KEEP, seen)
 
 
-def told(*stones: StoneReport, **done: int) -> list[TombstonesPart]:
+def told(*stones: StoneReport, **done: Any) -> list[TombstonesPart]:
     parts = list(_told(SweepReport(CONTEXT, list(stones), **done)))
     assert [(i, i == len(parts) - 1) for i in range(len(parts))] == [(p.index, p.last) for p in parts]
     return [part for part in parts if isinstance(part, TombstonesPart)]

@@ -159,7 +159,10 @@ def _opened(report: Report, *, pages: int = 0) -> Incident:
 
 
 def _at(incident: Incident, report: Report) -> Incident:
-    return incident.model_copy(update={"sequence": report.sequence, "stored_ms": report.stored_ms})
+    # The time may step back: by another leader's clock, or a correction. It is never taken back here, or an
+    # earlier record that comes again would count as a new one.
+    stored_ms = max(incident.stored_ms, report.stored_ms)
+    return incident.model_copy(update={"sequence": report.sequence, "stored_ms": stored_ms})
 
 
 def _ended(incident: Incident, at_ms: int) -> Incident:

@@ -55,6 +55,8 @@ class SweepReport:
     collected: int = 0
     freed_bytes: int = 0
     called_off: int = 0
+    failed: list[tuple[str, int, str]] = field(default_factory=list)
+    """Condemned versions whose bytes could not be deleted, and why."""
 
     @property
     def waiting(self) -> int:
@@ -123,6 +125,14 @@ class Collector:
                 called_off=report.called_off,
                 waiting=report.waiting,
             )
+        if report.failed:
+            # After all that could be done was done: one blob that cannot be deleted must not stop the others.
+            span_id, version, why = report.failed[0]
+            raise Unavailable(
+                f"{len(report.failed)} condemned versions could not be deleted, the first of them "
+                f"{span_id} version {version}: {why}",
+                operation="cold.delete",
+            )
         return report
 
     async def _judged(
@@ -179,17 +189,27 @@ class Collector:
             if (stone := known.tree.tombstones.get(version)) is not None
             and stone.state is SpanState.CONDEMNED
         ]
+        gone: list[Tombstone] = []
         for start in range(0, len(stones), _PARALLEL_DELETES):
             batch = stones[start : start + _PARALLEL_DELETES]
             results = await asyncio.gather(
                 *(self._cold.delete(context_id, stone.identity) for stone in batch), return_exceptions=True
             )
-            for error in results:
-                if error is not None:
+            gone += [stone for stone, error in zip(batch, results, strict=True) if error is None]
+            for stone, error in zip(batch, results, strict=True):
+                if error is None:
+                    continue
+                if not isinstance(error, Unavailable):
                     raise error
-        await self._hot.drop(context_id, [stone.identity for stone in stones])
+                report.failed.append((stone.identity.span_id, stone.identity.version, error.message))
+            if all(results):
+                # Not a blob but the store: the others would only wait for it one after the other.
+                break
+        if not gone:
+            return
+        await self._hot.drop(context_id, [stone.identity for stone in gone])
         # These and no others: what is recorded as collected must have been deleted.
-        deleted = [(stone.identity.span_id, stone.identity.version) for stone in stones]
+        deleted = [(stone.identity.span_id, stone.identity.version) for stone in gone]
         attempt = self._new_attempt()
         done = await self._commit(context_id, lambda tree: collection.finish(tree, deleted, attempt))
         if done is not None:

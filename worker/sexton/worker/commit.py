@@ -7,7 +7,7 @@ the command is delivered again. `docs/protocol.md` has the table of crash points
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,6 +90,11 @@ class Committer:
             Unavailable: a store or the log did not answer, or too many races were lost; try again later.
         """
         began = _clocks()
+
+        def unsure() -> bool:
+            """Whether the bytes may have been swept as an orphan's, before their name was committed."""
+            return redelivered or _elapsed_s(began) > self._confirm_after_s
+
         known = await self._contexts.get(command.context_id)
         before = repeated(known.tree, command, digest)
         if before is not None:
@@ -100,7 +105,17 @@ class Committer:
             contents = await load_texts(self._cold, command)
         except (ClaimMissing, PayloadTooLarge) as e:
             return await self._not_loaded(known, command, digest, e)
+        return await self._decide_and_commit(known, command, digest, contents, unsure)
 
+    async def _decide_and_commit(
+        self,
+        known: Known,
+        command: AnyCommand,
+        digest: str,
+        contents: list[bytes],
+        unsure: Callable[[], bool],
+    ) -> Done | Deferred:
+        """Decides and tries to commit, again and again while races are lost."""
         for attempt in range(self._attempts):
             with tracing.step("sexton.decide", attempt=attempt + 1):
                 held = await self._holdings.before(known, command)
@@ -109,10 +124,14 @@ class Committer:
                 case Settled(outcome):
                     # A tree that lags may refuse what the head would take, or know of no repeat.
                     if attempt == 0 and not isinstance(outcome, Committed):
-                        fresh = await self._contexts.refresh(command.context_id)
-                        if fresh.sequence != known.sequence:
-                            known = fresh
+                        lagged, known = known, await self._contexts.refresh(command.context_id)
+                        if lagged.sequence != known.sequence:
                             continue
+                    if isinstance(outcome, Committed):
+                        # Ours, by a try whose answer was lost.
+                        if unsure():
+                            await self._confirm_repeat(known.tree, command, outcome)
+                        await self._drop_claims(command)
                     return Done(outcome)
                 case NeedsSummary():
                     return Deferred(decision)
@@ -122,7 +141,7 @@ class Committer:
                     ):
                         done = await self._commit(known, command, decision)
                     if done is not None:
-                        if redelivered or _elapsed_s(began) > self._confirm_after_s:
+                        if unsure():
                             await self._confirm(command.context_id, decision.blobs)
                         await self._drop_claims(command)
                         return done
