@@ -16,6 +16,7 @@ from nats.js.api import StreamInfo
 from sexton.core.pairing import LogSeen, Pairing, pair
 from sexton.schemas import subjects
 from sexton.schemas.errors import Unavailable
+from sexton.worker.adapters.nats_client import RefusedError
 from sexton.worker.ports import ColdStore
 from sexton.worker.provision import STORE_NAME, ProvisionError, provision
 from sexton.worker.settings import Settings
@@ -38,6 +39,7 @@ async def provision_pair(js: JetStreamContext, settings: Settings, cold: ColdSto
     Raises:
         ProvisionError: they do not belong together, or a stream or consumer is not as meant.
         Unavailable: JetStream or the cold store did not answer.
+        PermissionRefused: this user may not do that.
     """
     info = await _log(js)
     seen = None if info is None else log_seen(info)
@@ -71,6 +73,8 @@ async def _log(js: JetStreamContext) -> StreamInfo | None:
         return await js.stream_info(subjects.STREAM_LOG)
     except nats.js.errors.NotFoundError:
         return None
+    except RefusedError as e:
+        raise e.as_ours() from None
     except nats.js.errors.APIError as e:
         raise Unavailable(f"JetStream refused: {e.description or e}", operation="provision") from e
     except (TimeoutError, nats.errors.Error, OSError) as e:
@@ -85,6 +89,8 @@ async def _name_log(js: JetStreamContext, name: str) -> None:
         metadata = {**(info.config.metadata or {}), STORE_NAME: name}
         try:
             await js.update_stream(replace(info.config, metadata=metadata))
+        except RefusedError as e:
+            raise e.as_ours() from None
         except (TimeoutError, nats.errors.Error, OSError) as e:
             raise Unavailable(
                 f"the log could not be named ({type(e).__name__})", operation="provision"
