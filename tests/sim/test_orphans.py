@@ -12,7 +12,7 @@ import pytest
 from sexton.core.decide import Blob
 from sexton.core.hash import content_hash
 from sexton.core.tree import ContextTree
-from sexton.schemas.errors import LeafLost, Unavailable
+from sexton.schemas.errors import LeafLost, Unavailable, UnsupportedSchema
 from sexton.schemas.ids import level_of
 from sexton.schemas.span import Identity, SpanState
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
@@ -179,6 +179,23 @@ FOREIGN = [
     "claims/c.t.x/sha256-" + 64 * "0" + "/0",
     "other/ctx/l0/a/1-sha256-" + 64 * "0",
 ]
+
+
+async def test_a_context_whose_log_cannot_be_read_stops_no_other(cold: ObjectColdStore, folder: Path) -> None:
+    """A record of a newer build, say: what is not understood is not judged."""
+
+    class Newer(Trees):
+        async def get(self, context_id: str) -> Known:
+            if context_id == "newer":
+                raise UnsupportedSchema("a record of an unknown kind")
+            return await super().get(context_id)
+
+    for context_id in ("newer", CONTEXT):
+        await cold.write(context_id, blob("l0:stranger", 1, b"x"))
+    age(folder)
+    report = await swept(cold, Newer(FILLED))
+    assert (2, 1, 1) == (report.looked_at, report.spared, report.deleted)
+    assert [True] == ["newer" in name for name in files(folder)]
 
 
 async def test_keys_that_we_do_not_make_are_none_of_our_business(cold: ObjectColdStore, folder: Path) -> None:

@@ -20,7 +20,7 @@ import structlog
 
 from sexton.core.decide import Blob
 from sexton.core.tree import ContextTree
-from sexton.schemas.errors import HardFailure
+from sexton.schemas.errors import HardFailure, PeerError
 from sexton.schemas.ids import level_of
 from sexton.schemas.span import Identity, SpanState
 from sexton.worker.contexts import Contexts
@@ -37,7 +37,7 @@ class OrphanReport:
     young: int = 0
     """Without a name, and too young to be judged."""
     spared: int = 0
-    """Of contexts without a single record: whether they are new or their log is gone cannot be told."""
+    """Of contexts without a single record, or with one that cannot be read: nobody can tell what they are."""
     deleted: int = 0
     freed_bytes: int = 0
 
@@ -64,12 +64,18 @@ class OrphanSweep:
             if now - blob.modified < self._min_age:
                 report.young += 1
                 continue
-            if await self._is_named(blob):
-                continue
-            if await self._is_unheard_of(blob):
+            try:
+                if await self._is_named(blob):
+                    continue
+                if await self._is_unheard_of(blob):
+                    report.spared += 1
+                    continue
+                if not dry_run and not await self._delete(blob):
+                    continue
+            except PeerError as e:
+                # A log that this build cannot read. What is not understood is not judged, and stops no other.
                 report.spared += 1
-                continue
-            if not dry_run and not await self._delete(blob):
+                log.warning("orphans.not_judged", context_id=blob.context_id, reason=e.code)
                 continue
             report.deleted += 1
             report.freed_bytes += blob.size_bytes

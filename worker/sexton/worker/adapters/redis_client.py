@@ -8,7 +8,13 @@ import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
 from sexton.schemas.errors import InvalidInput, PermissionRefused, Unavailable
 from sexton.worker.settings.connections import ConnectionSettings
@@ -68,8 +74,9 @@ def open_redis(settings: ConnectionSettings, timeout_s: float) -> WatchedRedis:
             timeout=timeout_s,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            # Retries are for the caller to decide on: here they would only make it wait.
-            retry=Retry(NoBackoff(), 0),
+            # Once, at once, not for a time-out: after a restart of the server each connection of the pool
+            # is found closed by whoever takes it next. Other retries are for the caller to decide on.
+            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
             **{name: value for name, value in options.items() if value is not None},
         )
     except ValueError:
