@@ -13,7 +13,7 @@ from sexton.core.decide import Blob
 from sexton.core.hash import content_hash
 from sexton.schemas.errors import InvalidInput, LeafCorrupt, LeafLost, Unavailable
 from sexton.schemas.ids import Level, level_of
-from sexton.schemas.span import Identity
+from sexton.schemas.span import Claim, Identity
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from tests.support.waiting import deadline
 
@@ -51,6 +51,11 @@ def identity(of: Blob, **change: Any) -> Identity:
         "size_bytes": len(of.data),
     }
     return Identity(**(fields | change))
+
+
+def claim(upload_id: str | None = None) -> Claim:
+    """Of three chunks."""
+    return Claim(digest=DIGEST, size_bytes=9, chunk_bytes=3, upload_id=upload_id)
 
 
 async def only_key(store: ObjectStore) -> str:
@@ -117,9 +122,9 @@ async def test_names_that_differ_in_case_only_are_two(cold: ObjectColdStore, sto
     names = [(context, name) for context in ("ctx", "Ctx") for name in ("Plan", "plan", "PLAN")]
     for context_id, name in names:
         await cold.write(context_id, blob(f"l0:{name}"))
-        await cold.write_chunk(context_id, DIGEST, 0, name.encode())
+        await cold.write_chunk(context_id, claim(name), 0, name.encode())
     keys = [str(meta["path"]) for meta in await obstore.list(store).collect_async()]
-    assert len(names) + 2 == len({key.lower() for key in keys})
+    assert 2 * len(names) == len({key.lower() for key in keys})
 
 
 @pytest.mark.parametrize("kept", [0, 1, len(DATA) - 1])
@@ -183,9 +188,9 @@ async def test_a_store_that_hangs_is_unavailable(store: ObjectStore, monkeypatch
         cold.read("ctx", identity(blob()), 1, 2),
         cold.size_bytes("ctx", identity(blob())),
         cold.delete("ctx", identity(blob())),
-        cold.write_chunk("ctx", DIGEST, 0, DATA),
-        cold.read_chunk("ctx", DIGEST, 0),
-        cold.delete_chunks("ctx", DIGEST, 2),
+        cold.write_chunk("ctx", claim(), 0, DATA),
+        cold.read_chunk("ctx", claim(), 0),
+        cold.delete_chunks("ctx", claim()),
     ]
     async with deadline(10, "the time-outs"):
         for call in calls:
@@ -217,27 +222,32 @@ async def test_an_object_that_goes_while_its_range_is_read_is_lost(
 async def test_chunks_are_kept_in_any_order_and_more_than_once(cold: ObjectColdStore) -> None:
     """The same chunk may come any number of times; the last one counts."""
     for index, data in [(2, b"c"), (0, b"x"), (1, b"b"), (0, b"a")]:
-        await cold.write_chunk("ctx", DIGEST, index, data)
-    assert [b"a", b"b", b"c", None] == [await cold.read_chunk("ctx", DIGEST, i) for i in range(4)]
+        await cold.write_chunk("ctx", claim(), index, data)
+    assert [b"a", b"b", b"c", None] == [await cold.read_chunk("ctx", claim(), i) for i in range(4)]
 
 
-async def test_chunks_of_contexts_and_claims_are_apart(cold: ObjectColdStore) -> None:
-    """C80."""
-    other = "sha256:" + 64 * "b"
-    await cold.write_chunk("ctx", DIGEST, 0, b"a")
-    assert await cold.read_chunk("CTX", DIGEST, 0) is None
+async def test_chunks_of_contexts_claims_and_uploads_are_apart(cold: ObjectColdStore) -> None:
+    """C80. Also those of one text that two commands have."""
+    other = claim().model_copy(update={"digest": "sha256:" + 64 * "b"})
+    await cold.write_chunk("ctx", claim(), 0, b"a")
+    await cold.write_chunk("ctx", claim("up"), 0, b"b")
+    assert await cold.read_chunk("CTX", claim(), 0) is None
     assert await cold.read_chunk("ctx", other, 0) is None
+    assert await cold.read_chunk("ctx", claim("UP"), 0) is None
+    await cold.delete_chunks("ctx", claim("up"))
+    assert b"a" == await cold.read_chunk("ctx", claim(), 0)
+    assert await cold.read_chunk("ctx", claim("up"), 0) is None
 
 
 @pytest.mark.parametrize("there", [[], [0], [2], [0, 1, 2], [1, 2]])
 async def test_dropping_chunks_drops_those_that_are_there(cold: ObjectColdStore, there: list[int]) -> None:
     """I8: doubled, or after some are gone already."""
     for index in there:
-        await cold.write_chunk("ctx", DIGEST, index, b"x")
-    await cold.write_chunk("ctx", DIGEST, 7, b"of nobody's business")
-    await cold.delete_chunks("ctx", DIGEST, 3)
-    assert [None] * 3 == [await cold.read_chunk("ctx", DIGEST, i) for i in range(3)]
-    assert b"of nobody's business" == await cold.read_chunk("ctx", DIGEST, 7)
+        await cold.write_chunk("ctx", claim(), index, b"x")
+    await cold.write_chunk("ctx", claim(), 7, b"of nobody's business")
+    await cold.delete_chunks("ctx", claim())
+    assert [None] * 3 == [await cold.read_chunk("ctx", claim(), i) for i in range(3)]
+    assert b"of nobody's business" == await cold.read_chunk("ctx", claim(), 7)
 
 
 # --- opening -----------------------------------------------------------------------------------------

@@ -137,9 +137,9 @@ def _counted(worker: Any) -> list[str]:
 # --- claims ------------------------------------------------------------------------------------------
 
 
-def claimed(data: bytes, chunk_bytes: int = CHUNK) -> Claim:
+def claimed(data: bytes, upload_id: str | None = None) -> Claim:
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
-    return Claim(digest=digest, size_bytes=len(data), chunk_bytes=chunk_bytes)
+    return Claim(digest=digest, size_bytes=len(data), chunk_bytes=CHUNK, upload_id=upload_id)
 
 
 async def put(
@@ -164,7 +164,7 @@ BIG = ("Zeile 🌍\r\n" * 100_000).encode()
 async def test_content_left_in_chunks_is_committed(own_servers: EmbeddedServers) -> None:
     """In any order, doubled; and the commit drops what was left."""
     async with serving(own_servers) as (worker, sender):
-        claim = claimed(BIG)
+        claim = claimed(BIG, "big")
         assert 4 <= claim.chunks
         order = [*reversed(range(claim.chunks)), 0, 1]
         assert {"ok"} == {answer["status"] for answer in await put(sender, claim, BIG, *order)}
@@ -173,7 +173,7 @@ async def test_content_left_in_chunks_is_committed(own_servers: EmbeddedServers)
         assert BIG == data
         assert len(BIG) == answer["span_size_bytes"]
         cold = worker._handler._committer._cold
-        left = [await cold.read_chunk("ctx", claim.digest, index) for index in range(claim.chunks)]
+        left = [await cold.read_chunk("ctx", claim, index) for index in range(claim.chunks)]
         assert [None] * claim.chunks == left
         assert outcome == await sender.commit(claiming("big", claim)), "told again, without the chunks"
 
@@ -218,6 +218,20 @@ async def test_chunks_that_cannot_belong_to_a_claim_are_refused(own_servers: Emb
         binary = b"\xff" * 1000
         await put(sender, claimed(binary), binary)
         assert RejectionCode.INVALID is (await sender.refused(claiming("bin", claimed(binary)))).code
+
+
+@pytest.mark.parametrize("uploads", [("one", "two"), (None, None), ("one", None), (None, "two"), ("x", "x")])
+async def test_two_commands_with_one_text_leave_each_other_what_they_claim(
+    own_servers: EmbeddedServers, uploads: tuple[str | None, str | None]
+) -> None:
+    """I7: the commit of one does not take what the other waits for, with and without upload ids."""
+    async with serving(own_servers) as (_, sender):
+        claims = [claimed(BIG, upload_id) for upload_id in uploads]
+        for claim in claims:
+            await put(sender, claim, BIG)
+        for event_id, claim in zip(("one", "two"), claims, strict=True):
+            await sender.commit(claiming(event_id, claim))
+            assert BIG == (await sender.fetch(pointer_to(BIG.decode(), f"l0:{event_id}")))[1]
 
 
 async def test_two_claims_of_one_command(own_servers: EmbeddedServers) -> None:

@@ -14,7 +14,7 @@ from sexton.core.hash import content_hash
 from sexton.core.tree import ContextTree
 from sexton.schemas.errors import LeafLost, Unavailable, UnsupportedSchema
 from sexton.schemas.ids import level_of
-from sexton.schemas.span import Identity, SpanState
+from sexton.schemas.span import Claim, Identity, SpanState
 from sexton.worker.adapters.cold import ObjectColdStore, open_store
 from sexton.worker.contexts import Contexts, Known
 from sexton.worker.orphans import OrphanReport, OrphanSweep
@@ -209,15 +209,19 @@ async def test_keys_that_we_do_not_make_are_none_of_our_business(cold: ObjectCol
     assert set(FOREIGN) == files(folder)
 
 
-async def test_chunks_of_claims_are_swept_past_their_age(cold: ObjectColdStore, folder: Path) -> None:
+@pytest.mark.parametrize("upload_id", [None, "Ev-1"])
+async def test_chunks_of_claims_are_swept_past_their_age(
+    cold: ObjectColdStore, folder: Path, upload_id: str | None
+) -> None:
     """Their command was committed, refused, or never sent."""
-    await cold.write_chunk("Ctx", "sha256:" + 64 * "a", 0, b"old")
+    claim = Claim(digest="sha256:" + 64 * "a", size_bytes=10, chunk_bytes=5, upload_id=upload_id)
+    await cold.write_chunk("Ctx", claim, 0, b"old")
     age(folder)
-    await cold.write_chunk("Ctx", "sha256:" + 64 * "a", 1, b"young")
+    await cold.write_chunk("Ctx", claim, 1, b"young")
     report = await swept(cold, Trees(FILLED))
     assert (1, 1, 3) == (report.young, report.deleted, report.freed_bytes)
-    assert await cold.read_chunk("Ctx", "sha256:" + 64 * "a", 0) is None
-    assert b"young" == await cold.read_chunk("Ctx", "sha256:" + 64 * "a", 1)
+    assert await cold.read_chunk("Ctx", claim, 0) is None
+    assert b"young" == await cold.read_chunk("Ctx", claim, 1)
 
 
 async def test_the_clock_leaves_nothing_behind(cold: ObjectColdStore, folder: Path) -> None:

@@ -60,6 +60,14 @@ def test_long_content_is_claimed(make: type, size_bytes: int) -> None:
     assert packed.command == decode_command(packed.body)
 
 
+def test_what_is_left_is_left_for_this_command_alone() -> None:
+    """Two commands with one text have two uploads; the same command sent again has the same one."""
+    text = "x" * (INLINE_BYTES + 1)
+    first, second = (append(text).model_copy(update={"event_id": name}) for name in ("one", "two"))
+    assert ["one", "two"] == [pack(c).uploads[0].claim.upload_id for c in (first, second)]
+    assert pack(first).body == pack(append(text).model_copy(update={"event_id": "one"})).body
+
+
 def test_of_many_contents_the_largest_are_claimed_until_it_fits() -> None:
     """Few claims, few round trips: what need not be claimed is not."""
     command = append(*["a" * 200_000] * 6, *["b" * 100] * 10)

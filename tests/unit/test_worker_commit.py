@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
-from sexton.core.hash import content_hash
+from sexton.core.hash import body_digest, content_hash
 from sexton.core.pins import PinCost
 from sexton.schemas.codec import AnyCommand
 from sexton.schemas.commands import SourceRef
@@ -428,6 +429,68 @@ async def test_a_redelivered_command_puts_its_bytes_again_if_they_are_gone(world
     await world.cold.delete(CONTEXT, identity)
     await world.outcome(command, redelivered=True)
     assert b"<c>................." == await world.cold.read(CONTEXT, identity)
+
+
+async def claiming(world: World, event_id: str, text: str, *, upload_id: str | None) -> AnyCommand:
+    """An append of a short leaf and one left in a chunk."""
+    claim = Claim(
+        digest=body_digest(text.encode()), size_bytes=len(text), chunk_bytes=len(text), upload_id=upload_id
+    )
+    await world.cold.write_chunk(CONTEXT, claim, 0, text.encode())
+    return append(event_id, "c", NewSpan(name="big", claim=claim))
+
+
+@pytest.mark.parametrize("upload_id", ["go", None, "another"])
+async def test_what_is_still_there_of_a_redelivered_command_is_put_again(
+    world: World, upload_id: str | None
+) -> None:
+    """The chunks of its claim are gone, as its commit drops them; its other bytes are not lost for that."""
+    command = await claiming(world, "go", "long", upload_id=upload_id)
+    await world.outcome(command)
+    identities = [(await world.tree()).nodes[name].identity for name in ("l0:c", "l0:big")]
+    await world.cold.delete(CONTEXT, identities[0])
+    await world.outcome(command, redelivered=True)
+    assert b"<c>................." == await world.cold.read(CONTEXT, identities[0])
+    assert b"long" == await world.cold.read(CONTEXT, identities[1])
+
+
+async def test_a_commit_drops_what_was_left_for_it_alone(world: World) -> None:
+    """What names no upload, or that of another command, is left for the sweep of orphans."""
+    kept = {"other": True, None: True, "go": False}
+    for number, (upload_id, is_kept) in enumerate(kept.items()):
+        event_id = "go" if upload_id == "go" else f"go{number}"
+        text = f"text {number}"
+        command = await claiming(world, event_id, text, upload_id=upload_id)
+        command = command.model_copy(update={"spans": (command.spans[1].model_copy(update={"name": None}),)})  # type: ignore[union-attr]
+        assert isinstance(await world.outcome(command), Committed)
+        claim = command.spans[0].claim  # type: ignore[union-attr]
+        assert claim is not None
+        assert is_kept == (await world.cold.read_chunk(CONTEXT, claim, 0) is not None)
+
+
+async def test_a_claim_that_another_delivery_has_committed_is_no_miss(world: World) -> None:
+    """I8: the chunks went with a commit that this worker has not heard of; the head of the log knows it."""
+    command = await claiming(world, "go", "long", upload_id="go")
+    behind = world.contexts()
+    await behind.get(CONTEXT)
+    first = await world.outcome(command)
+    done = await carry_out(world.committer(behind), command)
+    assert Done(first) == done
+
+
+@pytest.mark.parametrize("upload_id", ["go", None])
+async def test_bytes_that_nobody_has_any_more_are_said(world: World, upload_id: str | None) -> None:
+    """The commit's bytes were swept, and its claim's chunks too: it stays committed, and the log says so."""
+    command = await claiming(world, "go", "long", upload_id=upload_id)
+    first = await world.outcome(command)
+    tree = await world.tree()
+    claim = command.spans[1].claim  # type: ignore[union-attr]
+    assert claim is not None
+    await world.cold.delete_chunks(CONTEXT, claim)
+    await world.cold.delete(CONTEXT, tree.nodes["l0:big"].identity)
+    with structlog.testing.capture_logs() as logs:
+        assert first == await world.outcome(command, redelivered=True)
+    assert ["commit.bytes_gone"] == [line["event"] for line in logs if line["log_level"] == "error"]
 
 
 async def test_a_command_that_only_comes_again_does_not_look_at_the_store(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from sexton.schemas.base import Count, Flag, Ordinal, Part
-from sexton.schemas.ids import ContentHash, Digest, GroupId, Level, SpanId, SpanName
+from sexton.schemas.ids import ContentHash, Digest, EventId, GroupId, Level, SpanId, SpanName
 from sexton.schemas.limits import MAX_CLAIM_CHUNKS, MAX_LABEL_BYTES, MAX_SPAN_BYTES
 
 
@@ -101,6 +101,9 @@ class Claim(Part):
     """Of all the bytes."""
     chunk_bytes: Annotated[int, Field(ge=1, le=MAX_SPAN_BYTES, strict=True)]
     """Size of every chunk but the last."""
+    upload_id: EventId | None = None
+    """Event id of the command that the chunks are left for: they are its alone, and its commit drops them.
+    Without it they are shared by all commands of the context that claim the same bytes, until they expire."""
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:

@@ -14,7 +14,6 @@ from typing import Final
 import structlog
 
 from sexton import tracing
-from sexton.core import hash as hashing
 from sexton.core.decide import (
     Blob,
     Commit,
@@ -24,6 +23,7 @@ from sexton.core.decide import (
     decide,
     rejection,
     repeated,
+    texts,
 )
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyCommand, AnyOutcome
@@ -35,7 +35,7 @@ from sexton.worker import metrics
 from sexton.worker.contexts import Contexts, Known
 from sexton.worker.holdings import Holdings
 from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError
-from sexton.worker.texts import ClaimMissing, drop_claims, load_texts
+from sexton.worker.texts import ClaimMissing, drop_claims, load_text, load_texts
 
 log: Final = structlog.get_logger("sexton.commit")
 
@@ -104,7 +104,7 @@ class Committer:
         try:
             contents = await load_texts(self._cold, command)
         except (ClaimMissing, PayloadTooLarge) as e:
-            return await self._not_loaded(known, command, digest, e)
+            return await self._not_loaded(known, command, digest, e, redelivered=redelivered)
         return await self._decide_and_commit(known, command, digest, contents, unsure)
 
     async def _decide_and_commit(
@@ -200,28 +200,38 @@ class Committer:
 
     async def _confirm_repeat(self, tree: ContextTree, command: AnyCommand, outcome: Committed) -> None:
         """`_confirm` for a command that an earlier delivery committed, as far as its versions are kept."""
-        try:
-            contents = await load_texts(self._cold, command)
-        except ClaimMissing:
-            # The commit dropped the claim after it had confirmed the bytes itself.
-            return
-        kept = zip(outcome.spans, contents, strict=False) if contents else ()
-        await self._confirm(
-            command.context_id,
-            [
-                Blob(span.span_id, span.version, hashing.content_hash(level_of(span.span_id), data), data)
-                for span, data in kept
-                if _is_kept(tree, span.span_id, span.version)
-            ],
-        )
+        for span, text in zip(outcome.spans, texts(command), strict=False):
+            identity = _kept(tree, span.span_id, span.version)
+            if identity is None:
+                continue
+            if await self._cold.size_bytes(command.context_id, identity) == identity.size_bytes:
+                # The rule, and then the claim's chunks are mostly gone: the commit drops its own at its end.
+                continue
+            try:
+                data = await load_text(self._cold, command.context_id, text)
+            except ClaimMissing:
+                # Nobody else has them. The first reader gets `LeafLost`, and that pages.
+                log.exception("commit.bytes_gone", span_id=span.span_id, version=span.version)
+                continue
+            await self._confirm(
+                command.context_id, [Blob(span.span_id, span.version, identity.content_hash, data)]
+            )
 
     async def _not_loaded(
-        self, known: Known, command: AnyCommand, digest: str, error: ClaimMissing | PayloadTooLarge
+        self,
+        known: Known,
+        command: AnyCommand,
+        digest: str,
+        error: ClaimMissing | PayloadTooLarge,
+        *,
+        redelivered: bool,
     ) -> Done:
         """Claims are dropped by the commit: one that is missing may belong to a commit unknown here."""
         known = await self._contexts.refresh(command.context_id)
         before = repeated(known.tree, command, digest)
         if before is not None:
+            if redelivered and isinstance(before, Committed):
+                await self._confirm_repeat(known.tree, command, before)
             return Done(before)
         missing = isinstance(error, ClaimMissing)
         code = RejectionCode.CLAIM_MISSING if missing else RejectionCode.TOO_LARGE
@@ -249,13 +259,15 @@ def _identity(blob: Blob) -> Identity:
     )
 
 
-def _is_kept(tree: ContextTree, span_id: str, version: int) -> bool:
-    """Whether the bytes of a version must be there: not those of one that is condemned or collected."""
-    node = tree.nodes.get(span_id)
+def _kept(tree: ContextTree, span_id: str, version: int) -> Identity | None:
+    """A version whose bytes must be there; None for one that is condemned or collected."""
     stone = tree.tombstones.get((span_id, version))
-    state = stone.state if stone is not None else node.state if node is not None else None
-    current = stone is not None or (node is not None and node.version == version)
-    return current and state not in (SpanState.CONDEMNED, SpanState.COLLECTED)
+    if stone is not None:
+        return None if stone.state is SpanState.CONDEMNED else stone.identity
+    node = tree.nodes.get(span_id)
+    if node is None or node.version != version or node.state in (SpanState.CONDEMNED, SpanState.COLLECTED):
+        return None
+    return node.identity
 
 
 def _clocks() -> tuple[float, float]:

@@ -21,7 +21,7 @@ from sexton.schemas.leases import (
     PinRequest,
     ReleaseRequest,
 )
-from sexton.schemas.span import Identity, SpanVersion
+from sexton.schemas.span import Claim, Identity, SpanVersion
 
 
 class LostRaceError(Exception):
@@ -133,16 +133,16 @@ class ColdStore(Protocol):
         """Deletes one object; no error if it is gone. Raises `Unavailable`."""
         ...
 
-    async def write_chunk(self, context_id: str, digest: str, index: int, data: bytes) -> None:
-        """Keeps one chunk of a claim. Raises `Unavailable`."""
+    async def write_chunk(self, context_id: str, claim: Claim, index: int, data: bytes) -> None:
+        """Keeps one chunk of a claim, apart from those of any other upload. Raises `Unavailable`."""
         ...
 
-    async def read_chunk(self, context_id: str, digest: str, index: int) -> bytes | None:
+    async def read_chunk(self, context_id: str, claim: Claim, index: int) -> bytes | None:
         """One chunk of a claim; None if there is none. Raises `Unavailable`."""
         ...
 
-    async def delete_chunks(self, context_id: str, digest: str, chunks: int) -> None:
-        """Drops the chunks of a claim that has been committed. Raises `Unavailable`."""
+    async def delete_chunks(self, context_id: str, claim: Claim) -> None:
+        """Drops all chunks of a claim. Raises `Unavailable`."""
         ...
 
 

@@ -36,7 +36,7 @@ async def load_texts(cold: ColdStore, command: AnyCommand) -> list[bytes]:
             limit=MAX_SPAN_BYTES,
             actual=claimed_bytes,
         )
-    return [await _load(cold, command.context_id, text) for text in texts(command)]
+    return [await load_text(cold, command.context_id, text) for text in texts(command)]
 
 
 async def store_chunk(cold: ColdStore, request: PutRequest) -> None:
@@ -54,17 +54,22 @@ async def store_chunk(cold: ColdStore, request: PutRequest) -> None:
         raise InvalidInput(
             f"chunk {request.index} has {len(request.data)} bytes, the claim says {expected}", field="data"
         )
-    await cold.write_chunk(request.context_id, claim.digest, request.index, request.data)
+    await cold.write_chunk(request.context_id, claim, request.index, request.data)
 
 
 async def drop_claims(cold: ColdStore, command: AnyCommand) -> None:
-    """Drops the chunks of a committed command's claims. Raises `Unavailable`."""
+    """Drops what was left for a committed command and for no other. Raises `Unavailable`.
+
+    Chunks without an upload id may be what another command waits for: the sweep of orphans has those, once
+    they are old.
+    """
     for text in texts(command):
-        if text.claim is not None:
-            await cold.delete_chunks(command.context_id, text.claim.digest, text.claim.chunks)
+        if text.claim is not None and text.claim.upload_id == command.event_id:
+            await cold.delete_chunks(command.context_id, text.claim)
 
 
-async def _load(cold: ColdStore, context_id: str, text: Text) -> bytes:
+async def load_text(cold: ColdStore, context_id: str, text: Text) -> bytes:
+    """The bytes of one text. Raises `ClaimMissing` and `Unavailable`."""
     if text.claim is None:
         return (text.content or "").encode()
     data = b"".join(await _chunks(cold, context_id, text.claim))
@@ -80,7 +85,7 @@ async def _chunks(cold: ColdStore, context_id: str, claim: Claim) -> list[bytes]
     chunks: list[bytes] = []
     for start in range(0, claim.chunks, _PARALLEL):
         batch = range(start, min(start + _PARALLEL, claim.chunks))
-        found = await asyncio.gather(*(cold.read_chunk(context_id, claim.digest, i) for i in batch))
+        found = await asyncio.gather(*(cold.read_chunk(context_id, claim, i) for i in batch))
         for index, data in zip(batch, found, strict=True):
             if data is None:
                 raise ClaimMissing(f"chunk {index} of {claim.chunks} was never left with the service")

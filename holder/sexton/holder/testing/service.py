@@ -58,7 +58,7 @@ class _Stored:
     tree: ContextTree
     log: list[AnyRecord] = field(default_factory=list)
     cold: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    chunks: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    chunks: dict[tuple[str, str | None, int], bytes] = field(default_factory=dict)
     listeners: list[OnRecord] = field(default_factory=list)
 
     def commit(self, record: AnyRecord) -> None:
@@ -239,7 +239,7 @@ class MemoryService:
                 yield from self._fetch(_same(context_id, decode(FetchRequest, body)))
             case Verb.PUT:
                 put = _same(context_id, decode(PutRequest, body))
-                self._stored(context_id).chunks[put.claim.digest, put.index] = put.data
+                self._stored(context_id).chunks[put.claim.digest, put.claim.upload_id, put.index] = put.data
                 yield PutReply(context_id=context_id)
             case Verb.PIN:
                 yield self._pin(_same(context_id, decode(PinRequest, body)))
@@ -355,6 +355,6 @@ def _content(stored: _Stored, text: Text) -> bytes | None:
 
 
 def _claimed(stored: _Stored, claim: Claim) -> bytes | None:
-    chunks = [stored.chunks.get((claim.digest, index)) for index in range(claim.chunks)]
+    chunks = [stored.chunks.get((claim.digest, claim.upload_id, index)) for index in range(claim.chunks)]
     data = b"".join(chunk for chunk in chunks if chunk is not None)
     return data if body_digest(data) == claim.digest else None

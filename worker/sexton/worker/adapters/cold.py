@@ -20,7 +20,7 @@ from sexton.core import hash as hashing
 from sexton.core.decide import Blob
 from sexton.schemas.errors import InvalidInput, LeafCorrupt, LeafLost, Unavailable
 from sexton.schemas.ids import level_of, token
-from sexton.schemas.span import Identity
+from sexton.schemas.span import Claim, Identity
 from sexton.worker.ports import StoredBlob
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _NAME: Final = "name"
 _CONFIRMED_FOR_S: Final = 5.0
 """How long a store is taken for the right one before it is asked again."""
 _PARALLEL_DELETES: Final = 16
-_CHUNK: Final = re.compile("sha256-[0-9a-f]{64}/[0-9]+")
+_CHUNK: Final = re.compile("sha256-[0-9a-f]{64}(/[^/]+)?/[0-9]+")
 _LAST: Final = re.compile("([0-9]+)-(sha256(?:-l[1-7])?)-([0-9a-f]{64})")
 
 
@@ -189,20 +189,20 @@ class ObjectColdStore:
             await self.delete_key(key)
         return meta["last_modified"]
 
-    async def write_chunk(self, context_id: str, digest: str, index: int, data: bytes) -> None:
+    async def write_chunk(self, context_id: str, claim: Claim, index: int, data: bytes) -> None:
         """See `ColdStore.write_chunk`."""
         await self._within(
-            "cold.write_chunk", obstore.put_async(self._store, _chunk_key(context_id, digest, index), data)
+            "cold.write_chunk", obstore.put_async(self._store, _claim_key(context_id, claim, index), data)
         )
 
-    async def read_chunk(self, context_id: str, digest: str, index: int) -> bytes | None:
+    async def read_chunk(self, context_id: str, claim: Claim, index: int) -> bytes | None:
         """See `ColdStore.read_chunk`."""
-        return await self._bytes("cold.read_chunk", _chunk_key(context_id, digest, index))
+        return await self._bytes("cold.read_chunk", _claim_key(context_id, claim, index))
 
-    async def delete_chunks(self, context_id: str, digest: str, chunks: int) -> None:
+    async def delete_chunks(self, context_id: str, claim: Claim) -> None:
         """See `ColdStore.delete_chunks`."""
         # One by one: a bulk delete ends at the first key that is not there, on some stores.
-        keys = [_chunk_key(context_id, digest, index) for index in range(chunks)]
+        keys = [_claim_key(context_id, claim, index) for index in range(claim.chunks)]
         for start in range(0, len(keys), _PARALLEL_DELETES):
             batch = keys[start : start + _PARALLEL_DELETES]
             results = await asyncio.gather(*(self.delete_key(key) for key in batch), return_exceptions=True)
@@ -273,8 +273,13 @@ def _blob_key(context_id: str, span_id: str, version: int, content_hash: str) ->
     )
 
 
-def _chunk_key(context_id: str, digest: str, index: int) -> str:
-    return f"{_CLAIMS}/{_folded(context_id)}/{digest.replace(':', '-')}/{index}"
+def _claim_key(context_id: str, claim: Claim, index: int) -> str:
+    return _chunk_key(context_id, claim.digest.replace(":", "-"), claim.upload_id, index)
+
+
+def _chunk_key(context_id: str, digest: str, upload_id: str | None, index: int) -> str:
+    upload = "" if upload_id is None else f"/{_folded(token(upload_id, 'upload_id'))}"
+    return f"{_CLAIMS}/{_folded(context_id)}/{digest}{upload}/{index}"
 
 
 def _stored(meta: "ObjectMeta") -> StoredBlob:
@@ -285,9 +290,12 @@ def _stored(meta: "ObjectMeta") -> StoredBlob:
             version, content_hash = (f"{level}:{_unfolded(name)}", int(found[1])), f"{found[2]}:{found[3]}"
             known = replace(plain, context_id=_unfolded(context), version=version, content_hash=content_hash)
             made = _made(lambda c: _blob_key(c, *version, content_hash), known)
-        case [root, context, digest, index] if root == _CLAIMS and _CHUNK.fullmatch(f"{digest}/{index}"):
+        case [root, context, digest, *upload, index] if root == _CLAIMS and _CHUNK.fullmatch(
+            "/".join((digest, *upload, index))
+        ):
             known = replace(plain, context_id=_unfolded(context))
-            made = _made(lambda c: _chunk_key(c, digest, int(index)), known)
+            upload_id = _unfolded(upload[0]) if upload else None
+            made = _made(lambda c: _chunk_key(c, digest, upload_id, int(index)), known)
         case _:
             return plain
     return known if made == known.key else plain
