@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sexton.worker import metrics
 from sexton.worker.app import Worker
-from sexton.worker.embedded import EmbeddedServers
+from sexton.worker.embedded import EmbeddedServers, NatsServer
 from sexton.worker.health import Check
 from sexton.worker.program import exposed
 from tests.core_kit.build import append
@@ -265,3 +265,24 @@ async def test_a_program_with_http_becomes_ready_and_ends(
     await until_ready(await url_of(worker))
     worker.send_signal(signal.SIGTERM)
     assert 0 == await worker.exit_code()
+
+
+async def test_a_worker_that_may_not_pull_is_not_ready(own_servers: EmbeddedServers, tmp_path: Path) -> None:
+    """A wrong permission surfaces within seconds, with its subject, and is counted: no silence, no queue."""
+    denied = "$JS.API.CONSUMER.MSG.NEXT.SEXTON_COMMANDS.*"
+    rights = f'{{ publish: {{ allow: ">", deny: "{denied}" }}, subscribe: ">" }}'
+    users = f'authorization {{ users: [ {{ user: "w", password: "pw", permissions: {rights} }} ] }}'
+    counter = metrics.REFUSED.labels("publish")
+    before = counter._value.get()
+    async with NatsServer(tmp_path / "fenced", extra_config=users) as fenced:
+        more = {"nats_url": fenced.url, "nats_user": "w", "nats_password": "pw", "http_port": 0}
+        worker = Worker(settings(own_servers, **more))
+        async with exposed(worker) as endpoint, worker:
+            assert endpoint is not None
+            reason = await until_unready(endpoint.url, "permissions")
+            assert re.fullmatch(
+                r"NATS refuses: publish \$JS\.API\.CONSUMER\.MSG\.NEXT\.\S+( and \d+ more)?", reason
+            )
+            assert "was answered" in await until_unready(endpoint.url, "pulls")
+            assert "pw" not in (await fetch(f"{endpoint.url}/readyz")).body.decode()
+    assert before < counter._value.get()
