@@ -252,7 +252,8 @@ async def run(count: int) -> list[Figure]:
         async def sexton(url: str, name: str = "append", **more: str) -> None:
             env = {
                 "SEXTON_NATS_URL": url,
-                "SEXTON_COLD_URL": (folder / "cold").as_uri(),
+                # Each log has a cold store of its own.
+                "SEXTON_COLD_URL": (folder / f"{name}.cold").as_uri(),
                 "SEXTON_PARTITIONS": str(PARTITIONS),
                 "SEXTON_LOG_LEVEL": "WARNING",
             }
