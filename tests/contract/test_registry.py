@@ -6,8 +6,8 @@ from typing import Final
 import pytest
 from redis.asyncio import Redis
 
-from sexton.schemas.errors import Fenced, LeaseLost, TooManyPins
-from sexton.schemas.leases import MAX_PINS, MAX_TTL_MS, PinCost
+from sexton.schemas.errors import Fenced, LeaseLost, TooManyHolders, TooManyPins
+from sexton.schemas.leases import MAX_HOLDERS, MAX_PINS, MAX_TTL_MS, PinCost
 from tests.sim.registry_bench import (
     A,
     B,
@@ -254,6 +254,21 @@ async def no_holder_pins_more_than_the_limit(bench: Bench) -> None:
     assert await bench.registry.pin(request)
     [info] = await bench.registry.holders(bench.context_id)
     assert MAX_PINS == info.pins
+
+
+@case
+async def a_context_has_so_many_holders_and_no_more(bench: Bench) -> None:
+    """Those that have a lease go on, and a newer process of one takes its place; one that ends makes room."""
+    holders = [Client(bench, f"h{number}") for number in range(MAX_HOLDERS)]
+    for holder in holders:
+        await holder.register()
+    one_more = Client(bench, "one-more")
+    with pytest.raises(TooManyHolders):
+        await one_more.register()
+    await holders[0].beat()
+    await Client(bench, "h0", incarnation=2).register()
+    await holders[1].beat(leave=True)
+    await one_more.register()
 
 
 @case

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from sexton.schemas.errors import LeaseLost, Unavailable
-from sexton.schemas.leases import MAX_TTL_MS, PinCost
+from sexton.schemas.leases import MAX_HOLDERS, MAX_TTL_MS, PinCost
 from sexton.worker.adapters import registry as adapter
 from sexton.worker.adapters.registry import RedisRegistry
 from tests.sim.registry_bench import (
@@ -264,6 +264,7 @@ def _timeless(value: Any) -> str:
 async def test_the_longest_lease_is_the_same_in_both() -> None:
     """A constant of the schemas that the script has to repeat."""
     assert f"local LONGEST = {MAX_TTL_MS}\n" in adapter._SCRIPT
+    assert f"local HOLDERS = {MAX_HOLDERS}\n" in adapter._SCRIPT
 
 
 async def test_a_holder_that_falls_out_leaves_nothing_behind(redis: Redis) -> None:

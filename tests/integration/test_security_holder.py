@@ -1,5 +1,7 @@
 """A holder that is refused something says so at once, at the call that waits for it (and not as silence)."""
 
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -188,6 +190,21 @@ async def test_a_permission_that_is_taken_away(
                 return type(e).__name__
 
         await eventually(rendered, until=lambda text: text == "Some words.", within_s=15)
+
+
+async def test_a_permission_that_is_taken_away_from_a_connection_that_stands(
+    servers: EmbeddedServers,
+) -> None:
+    """The server is told of it while it runs, and drops the subscription: nobody connects anew."""
+    async with worker(servers), holder(servers) as me:
+        context = await me.open("Ctx")
+        await context.append("Some words.")
+        assert "Some words." == await context.render()
+        config = servers.nats.data_dir / "nats-server.conf"
+        before = config.read_text().partition("authorization")[0]
+        config.write_text(before + users(ALL, ["_INBOX.me.>"]))
+        os.kill(servers.nats.pid, signal.SIGHUP)
+        await refused(context, "subscribe", "sexton.epoch.Ctx")
 
 
 async def test_credentials_that_are_taken_away(servers: EmbeddedServers) -> None:

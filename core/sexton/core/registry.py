@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from sexton.core.collection import Version
 from sexton.core.sweep import LivePin, Mark, Observation
-from sexton.schemas.errors import Fenced, LeaseLost, TooManyPins
+from sexton.schemas.errors import Fenced, LeaseLost, TooManyHolders, TooManyPins
 from sexton.schemas.leases import (
+    MAX_HOLDERS,
     MAX_PINS,
     MAX_TTL_MS,
     HeartbeatRequest,
@@ -96,6 +97,7 @@ class RegistryState:
         Raises:
             Fenced: a newer process of the holder's id has registered.
             LeaseLost: the lease has run out, and the heartbeat does not begin a new one.
+            TooManyHolders: it would begin one more lease than a context may have.
         """
         try:
             holder = self._leased(request, now_ms)
@@ -104,6 +106,7 @@ class RegistryState:
                 return request.operation, False
             if not request.register_new:
                 raise
+            self._check_room(request.holder_id, now_ms)
             holder = self._begun(request)
         if request.leave:
             holder.operation = max(holder.operation, request.operation)
@@ -123,6 +126,13 @@ class RegistryState:
             holder.agreed_ms, holder.agreed_in = now_ms, self.generation
         self._tidy(now_ms)
         return holder.operation, not agreed
+
+    def _check_room(self, holder_id: str, now_ms: int) -> None:
+        before = self.holders.get(holder_id)
+        if before is not None and before.is_good(now_ms):
+            return  # a newer process takes an older one's place
+        if sum(holder.is_good(now_ms) for holder in self.holders.values()) >= MAX_HOLDERS:
+            raise TooManyHolders(f"a context has at most {MAX_HOLDERS} holders", limit=MAX_HOLDERS)
 
     def pin(self, request: PinRequest, now_ms: int, limit: int = MAX_PINS) -> bool:
         """Adds pins; False if the operation is older than one already known.

@@ -227,6 +227,7 @@ class Context:
             Unreachable: the span is unknown or gone.
             Fenced: another process of this holder's name has taken its place.
             TooManyPins: over what one holder may pin in one context.
+            TooManyHolders: so many holders have a lease that this one gets none.
             TransientError: no answer; nothing is pinned.
             Unsettled: the span was rewritten during every try.
         """

@@ -172,6 +172,12 @@ class TooManyPins(InvalidInput):
     code = "too_many_pins"
 
 
+class TooManyHolders(CallerError):
+    """A context has as many holders with a lease as it may have, which is `limit`. One has to end first."""
+
+    code = "too_many_holders"
+
+
 class TooManyContexts(InvalidInput):
     """A holder may not open more contexts at once. `limit` says how many; close one first."""
 

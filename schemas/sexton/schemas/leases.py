@@ -18,6 +18,10 @@ from sexton.schemas.span import CurrentIdentity, SpanState, SpanVersion
 MAX_PINS: Final = 4096
 """Pins of one holder on one context. An announcement of all of them fits into one message."""
 
+MAX_HOLDERS: Final = 1024
+"""Holders with a lease on one context. Names are the holders' own to choose: without a bound, one that means
+harm could fill the registry of all contexts with them."""
+
 MIN_TTL_MS: Final = 1_000
 MAX_TTL_MS: Final = 300_000
 """A lease is never longer. So long does a collector wait after the registry was lost."""

@@ -36,6 +36,7 @@ _CODES: Final[Mapping[str, type[SextonError]]] = {
         errors.PinRefused,
         errors.TooManyPins,
         errors.TooManyContexts,
+        errors.TooManyHolders,
         errors.Irreducible,
         errors.UnsupportedSchema,
         errors.RevisionGap,

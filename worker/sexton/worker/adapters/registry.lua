@@ -18,6 +18,8 @@
 
 -- MAX_TTL_MS: no lease is longer, and no message of one counts for longer.
 local LONGEST = 300000
+-- MAX_HOLDERS: leases on one context.
+local HOLDERS = 1024
 
 local base = string.sub(KEYS[1], 1, -4)
 local leases, marks = base .. 'leases', base .. 'marks'
@@ -137,6 +139,10 @@ function ops.beat(a)
   end
   if not known then
     if not register then return refusal end
+    -- A newer process takes an older one's place.
+    if not good(h) and redis.call('ZCOUNT', leases, '(' .. now, '+inf') >= HOLDERS then
+      return {'too_many_holders', HOLDERS}
+    end
     known = begin_lease(h, incarnation)
   end
   local ends = tonumber(redis.call('ZSCORE', leases, h) or '0')

@@ -10,9 +10,10 @@ from redis.exceptions import RedisError
 from sexton.core.collection import Version
 from sexton.core.pins import Pins, highest
 from sexton.core.sweep import LivePin, Mark, Observation
-from sexton.schemas.errors import Fenced, LeaseLost, TooManyPins, Unavailable
+from sexton.schemas.errors import Fenced, LeaseLost, TooManyHolders, TooManyPins, Unavailable
 from sexton.schemas.ids import token
 from sexton.schemas.leases import (
+    MAX_HOLDERS,
     MAX_PINS,
     MAX_TTL_MS,
     HeartbeatRequest,
@@ -147,6 +148,8 @@ class RedisRegistry:
                 )
             case b"lease_lost":
                 raise LeaseLost(f"{request.holder_id} has no good lease on {request.context_id}")
+            case b"too_many_holders":
+                raise TooManyHolders(f"a context has at most {MAX_HOLDERS} holders", limit=MAX_HOLDERS)
             case b"too_many":
                 raise TooManyPins(f"a holder pins at most {MAX_PINS} versions of a context", limit=MAX_PINS)
         return answer
