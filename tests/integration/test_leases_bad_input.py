@@ -21,7 +21,7 @@ from sexton.schemas.ops import HoldersPart, OpsRequest, OpsVerb
 from sexton.schemas.rpc import Verb
 from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.embedded import EmbeddedServers
-from tests.core_kit.build import append, prune, rewrite
+from tests.core_kit.build import append, leaf, prune, rewrite
 from tests.leases_kit.servers import ops, pins
 from tests.support.waiting import eventually
 from tests.worker_kit.sender import Sender
@@ -458,3 +458,19 @@ async def test_one_version_named_twice(registry: Registry) -> None:
     assert 1 == len((await pins(registry.sender, CTX))["l0:c", 1])
     answer = await registry.ask(Verb.HEARTBEAT, beat(operation=101, pins=[HELD]))
     assert {("l0:a", 1)} == set(await pins(registry.sender, CTX))
+
+
+async def test_an_announcement_of_very_many_that_are_all_refused_is_answered(registry: Registry) -> None:
+    """In parts: each that is refused comes back with what its span is now. The good holder is left alone."""
+    names = [f"{i:096d}" for i in range(4)]
+    wanted = [{"span_id": f"l0:{names[i % 4]}", "version": 2 + i, "cost": "cheap"} for i in range(MAX_PINS)]
+    await registry.sender.commit(append("many", *(leaf(name) for name in names)))
+    request = beat(holder_id="many", incarnation=1, digest=digest(*wanted), register_new=True, pins=wanted)
+    parts = await registry.sender.rpc(Verb.HEARTBEAT, json.dumps(request).encode(), context_id=CTX)
+    assert {"ok"} == {part["status"] for part in parts}
+    refused = [(pin["span_id"], pin["version"]) for part in parts for pin in part["refused"]]
+    assert [(pin["span_id"], pin["version"]) for pin in wanted] == refused
+    assert [] == [pin for part in parts for pin in part["granted"]]
+    leave = beat(holder_id="many", incarnation=1, operation=2, digest=EMPTY_DIGEST, leave=True)
+    await registry.ask(Verb.HEARTBEAT, leave)
+    await registry.well()

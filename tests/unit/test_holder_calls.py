@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from sexton.core.pins import pins_digest
 from sexton.holder.calls import Calls
 from sexton.holder.log import logger
 from sexton.holder.runtime import Runtime
@@ -12,6 +13,7 @@ from sexton.holder.testing import ManualClock, MemoryService, MemoryTransport
 from sexton.schemas.commands import Append
 from sexton.schemas.errors import MalformedMessage, PeerError, Unavailable, Unreachable
 from sexton.schemas.ids import Level
+from sexton.schemas.leases import MAX_PINS, HeartbeatRequest, Pin, PinRequest
 from sexton.schemas.limits import CHUNK_BYTES
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import FetchRequest, SyncRequest, Verb
@@ -177,3 +179,18 @@ async def test_an_endless_reply_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sexton.holder.calls.MAX_PARTS", 3)
     with pytest.raises(PeerError, match="more than 3 parts"):
         await rig.fetch()
+
+
+@pytest.mark.parametrize("verb", [Verb.HEARTBEAT, Verb.PIN])
+async def test_what_becomes_of_very_many_pins_is_heard_whole(rig: Rig, verb: Verb) -> None:
+    """A holder that slept past its lease announces all it has: however many are refused, it hears of each."""
+    pins = tuple(Pin(span_id="l0:big", version=version) for version in range(1, MAX_PINS + 1))
+    about = {"context_id": CONTEXT, "holder_id": "h", "incarnation": 1, "operation": 1}
+    new = HeartbeatRequest(**about, digest=pins_digest(pins), ttl_ms=9000, register_new=True, pins=pins)
+    reply = await rig.clock.run(rig.calls.heartbeat(new))
+    if verb is Verb.PIN:
+        again = PinRequest(**{**about, "operation": 2}, digest=pins_digest(pins), pins=pins)
+        reply = await rig.clock.run(rig.calls.pin(again))
+    assert [1] == [pin.version for pin in reply.granted]
+    assert list(range(2, MAX_PINS + 1)) == [pin.version for pin in reply.refused]
+    assert rig.transport.parts.passed > 1 + (verb is Verb.PIN)

@@ -8,6 +8,7 @@ cannot be mixed in. Errors of the service come back as what they were.
 from typing import Final, TypeVar
 
 from sexton import tracing
+from sexton.core.lease_parts import whole_reply
 from sexton.holder.clock import backoff
 from sexton.holder.ports import Mailbox
 from sexton.holder.runtime import Runtime
@@ -71,11 +72,13 @@ class Calls:
 
         Tried once by default: a lease is counted from when its heartbeat was sent.
         """
-        return (await self._parts(request.context_id, Verb.HEARTBEAT, request, LeaseReply, tries=tries))[0]
+        parts = await self._parts(request.context_id, Verb.HEARTBEAT, request, LeaseReply, tries=tries)
+        return whole_reply(parts)
 
     async def pin(self, request: PinRequest) -> LeaseReply:
         """What the service answers to `pin`. Raises as `heartbeat`, and `TooManyPins`."""
-        return (await self._parts(request.context_id, Verb.PIN, request, LeaseReply))[0]
+        parts = await self._parts(request.context_id, Verb.PIN, request, LeaseReply)
+        return whole_reply(parts)
 
     async def release(self, request: ReleaseRequest) -> LeaseReply:
         """What the service answers to `release`. Raises as `heartbeat`."""

@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 import structlog
 
 from sexton.core.answer import SyncMode, fetch_parts, sync_mode, sync_parts
+from sexton.core.lease_parts import lease_parts
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import InvalidInput
 from sexton.schemas.leases import HeartbeatRequest, PinRequest, ReleaseRequest
@@ -49,11 +50,13 @@ class RpcService:
                 await store_chunk(self._cold, request)
                 return [PutReply(context_id=context_id)]
             case Verb.PIN:
-                return [await self._leases.pin(_same(context_id, decode(PinRequest, data)))]
+                return lease_parts(await self._leases.pin(_same(context_id, decode(PinRequest, data))))
             case Verb.RELEASE:
                 return [await self._leases.release(_same(context_id, decode(ReleaseRequest, data)))]
             case Verb.HEARTBEAT:
-                return [await self._leases.heartbeat(_same(context_id, decode(HeartbeatRequest, data)))]
+                return lease_parts(
+                    await self._leases.heartbeat(_same(context_id, decode(HeartbeatRequest, data)))
+                )
 
     async def _sync(self, request: SyncRequest) -> Iterable[SyncPart]:
         known = await self._contexts.refresh(request.context_id)

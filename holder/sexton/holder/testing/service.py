@@ -13,6 +13,7 @@ from sexton.core.check import accept, check, diagnose
 from sexton.core.collection import Version, announce, call_off, condemn, finish
 from sexton.core.decide import Commit, NeedsSummary, decide, rejection, texts, touched
 from sexton.core.hash import body_digest
+from sexton.core.lease_parts import lease_parts
 from sexton.core.pinning import judge
 from sexton.core.pins import Pins, highest
 from sexton.core.registry import RegistryState
@@ -242,11 +243,11 @@ class MemoryService:
                 self._stored(context_id).chunks[put.claim.digest, put.claim.upload_id, put.index] = put.data
                 yield PutReply(context_id=context_id)
             case Verb.PIN:
-                yield self._pin(_same(context_id, decode(PinRequest, body)))
+                yield from lease_parts(self._pin(_same(context_id, decode(PinRequest, body))))
             case Verb.RELEASE:
                 yield self._release(_same(context_id, decode(ReleaseRequest, body)))
             case Verb.HEARTBEAT:
-                yield self._heartbeat(_same(context_id, decode(HeartbeatRequest, body)))
+                yield from lease_parts(self._heartbeat(_same(context_id, decode(HeartbeatRequest, body))))
 
     def _heartbeat(self, request: HeartbeatRequest) -> LeaseReply:
         operation, announce = self._registry(request.context_id).beat(request, self._now_ms())
