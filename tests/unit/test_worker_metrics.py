@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+from prometheus_client import Counter, Gauge, Histogram
+
 from sexton.worker import metrics
 
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<type>\w+) \| (?P<labels>[^|]*)\|", re.MULTILINE)
+_WORKER = Path(__file__).parents[2] / "worker"
 _TABLE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 
@@ -47,3 +50,13 @@ def test_names_follow_the_conventions() -> None:
         assert name.startswith(("sexton_", "process_"))
         assert (kind == "counter") == name.endswith("_total")
         assert not re.search(r"_(ms|millis|kb|minutes)(_|$)", name)
+
+
+def test_every_metric_is_fed() -> None:
+    """A name without anything behind it would be a promise that nobody keeps."""
+    sources = [
+        path.read_text(encoding="utf-8") for path in _WORKER.rglob("*.py") if path.name != "metrics.py"
+    ]
+    names = [name for name, value in vars(metrics).items() if isinstance(value, Counter | Gauge | Histogram)]
+    assert names
+    assert [] == [name for name in names if not any(f"metrics.{name}" in source for source in sources)]

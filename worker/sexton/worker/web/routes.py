@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -35,7 +36,8 @@ def make_app(health: Health, *, refresh: Sequence[Refresh] = ()) -> AsgiFastStre
             ("/asyncapi.json", get(_document)),
             *((f"/json/{name}.schema.json", _schema(name)) for name in contract.schemas()),
         ],
-        logger=None,
+        # A check that raises is told here, and to whoever asked as a 500 without words.
+        logger=logging.getLogger("sexton.faststream"),
     )
 
 
