@@ -251,7 +251,7 @@ async def no_holder_pins_more_than_the_limit(bench: Bench) -> None:
     holder.claims = dict.fromkeys(versions[1:], PinCost.CHEAP)
     holder.operation -= 1
     request = holder.pin_request([versions[0], versions[0], *versions[2:]], operation=holder.operation + 1)
-    assert await bench.registry.pin(request)
+    assert (await bench.registry.pin(request)).taken
     [info] = await bench.registry.holders(bench.context_id)
     assert MAX_PINS == info.pins
 
@@ -291,7 +291,7 @@ async def an_older_operation_changes_nothing(bench: Bench) -> None:
     late_pin, late_release = holder.pin_request([A]), holder.release_request([A])
     late_announcement = holder.heartbeat(pins=holder.pins())
     await holder.release(A)
-    assert not await bench.registry.pin(late_pin)
+    assert not (await bench.registry.pin(late_pin)).taken
     assert set() == await holders_of(bench, A)
     await holder.pin(A)
     assert not await bench.registry.release(late_release)
@@ -351,7 +351,7 @@ async def a_refused_operation_that_comes_again_leaves_the_digest_forgotten(bench
     await holder.pin(B)
     again = holder.pin_request([B])
     await holder.withdraw(B)
-    assert await bench.registry.pin(again)
+    assert (await bench.registry.pin(again)).taken
     assert (await holder.beat()).announce
     assert not (await holder.announce()).announce
 

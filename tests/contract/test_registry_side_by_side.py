@@ -25,6 +25,7 @@ STEPS = st.sampled_from([1] * 8 + [0, 0, 2, 2, -1])
 """From the holder's last number: mostly the next one; or the same again, one after a gap, an older one."""
 VERSIONS = st.lists(st.sampled_from([A, A, B, C]), min_size=1, max_size=3)
 COSTS = st.sampled_from([PinCost.CHEAP, PinCost.CHEAP, PinCost.EXPENSIVE])
+TOKENS = st.sampled_from(["one", "two"])
 SELDOM = st.sampled_from([False] * 7 + [True])
 
 
@@ -101,6 +102,22 @@ class SideBySide(RuleBasedStateMachine):
     def leave(self, holder: str, step: int, chance: bool) -> None:
         if chance:
             self.both(*(client.beat(leave=True) for client in self.clients(holder, step)))
+
+    @rule(versions=VERSIONS, token=TOKENS)
+    def change(self, versions: list[Version], token: str) -> None:
+        async def change(bench: Bench) -> tuple[Any, ...]:
+            live = await bench.registry.change(bench.context_id, versions, token)
+            return dict(live.pins), live.age_ms > 1_000_000
+
+        self.both(*(change(bench) for bench in self.benches))
+
+    @rule(token=TOKENS)
+    def changed(self, token: str) -> None:
+        self.both(*(bench.registry.changed(bench.context_id, token) for bench in self.benches))
+
+    @rule(tokens=st.sets(TOKENS))
+    def ask_what_stands(self, tokens: set[str]) -> None:
+        self.both(*(bench.registry.standing(bench.context_id, tokens) for bench in self.benches))
 
     @rule(versions=VERSIONS)
     def mark(self, versions: list[Version]) -> None:

@@ -245,6 +245,10 @@ async def test_every_script_may_run_twice(redis: Redis, monkeypatch: pytest.Monk
     await two.announce()
     await two.release(A, C)
     await bench.registry.live(bench.context_id, [A, B])
+    await bench.registry.change(bench.context_id, [A, B], "token")
+    await bench.registry.standing(bench.context_id, ["token"])
+    await two.pin(A, cost=PinCost.EXPENSIVE)
+    await bench.registry.changed(bench.context_id, "token")
     await bench.registry.unmark(bench.context_id, [C])
     await bench.registry.holders(bench.context_id)
     await bench.registry.held(bench.context_id)
@@ -307,6 +311,9 @@ async def test_an_outage_is_no_answer(unused_tcp_port: int) -> None:
             holder.release(A),
             holder.withdraw(A),
             bench.registry.live("ctx", [A]),
+            bench.registry.change("ctx", [A], "token"),
+            bench.registry.changed("ctx", "token"),
+            bench.registry.standing("ctx", ["token"]),
             look(bench, mark=True),
             bench.registry.generation("ctx"),
             bench.registry.born("ctx", "g"),

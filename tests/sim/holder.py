@@ -48,6 +48,7 @@ class SimHolder:
         gates: where its requests and their answers wait.
         now_s: its own monotonic clock.
         route: picks a worker for each request.
+        losses: how often the registry has lost something so far.
     """
 
     def __init__(
@@ -59,12 +60,16 @@ class SimHolder:
         gates: Gates,
         now_s: Callable[[], float],
         route: Callable[[], Server],
+        losses: Callable[[], int],
     ) -> None:
         self.name = name
         self.book = PinBook(CONTEXT, name, incarnation, ttl_ms)
         self._gates = gates
         self._now_s = now_s
         self._route = route
+        self._losses = losses
+        self.granted_in: dict[Version, int] = {}
+        """How often the registry had lost something when a pin was asked for that was granted then."""
         self.asking: dict[str, asyncio.Future[LeaseReply]] = {}
         """What is waited for, by actor; whoever waits may give up."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -113,6 +118,16 @@ class SimHolder:
         now = self._now_s()
         return [version for version in self.book._claims if self.book.is_proven(version, now)]
 
+    def counts_on(self, version: Version, losses: int) -> PinCost | None:
+        """With which cost class it holds a version to be safe from change, if the registry has lost nothing
+        since that was granted.
+        """
+        now = self._now_s()
+        if self.granted_in.get(version) != losses:
+            return None
+        classes = (PinCost.IMMOVABLE, PinCost.EXPENSIVE, PinCost.CHEAP)
+        return next((cost for cost in classes if self.book.is_proven(version, now, cost)), None)
+
     # --- inside ---
 
     def _start(self, what: str, work: Coroutine[Any, Any, None]) -> None:
@@ -124,8 +139,10 @@ class SimHolder:
 
     async def _operate(self, request: PinRequest | ReleaseRequest, tries: int) -> None:
         for _ in range(tries):
+            losses = self._losses()
             try:
-                self.book.on_pins(await self._call(request))
+                self._take_in(reply := await self._call(request), losses)
+                self.book.on_pins(reply)
             except LeaseLost:
                 self.book.on_lease_lost()
             except Fenced as e:
@@ -136,7 +153,7 @@ class SimHolder:
         self.book.on_no_answer()
 
     async def _beat(self) -> None:
-        sent_at = self._now_s()
+        sent_at, losses = self._now_s(), self._losses()
         request = self.book.heartbeat(sent_at)
         try:
             reply = await self._call(request)
@@ -147,7 +164,11 @@ class SimHolder:
         except Unavailable:
             return
         else:
+            self._take_in(reply, losses)
             self.book.on_heartbeat(request, reply, sent_at)
+
+    def _take_in(self, reply: LeaseReply, losses: int) -> None:
+        self.granted_in.update({(pin.span_id, pin.version): losses for pin in reply.granted})
 
     async def _call(self, request: HolderRequest) -> LeaseReply:
         actor = ACTOR.get()

@@ -5,13 +5,13 @@ both through the same cases and side by side. What is added here is what a serve
 contexts, and it can be emptied, restarted, and replaced by an older copy of itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sexton.core.collection import Version
 from sexton.core.pins import Pins, highest
 from sexton.core.registry import RegistryState
-from sexton.core.sweep import Observation
+from sexton.core.sweep import LivePin, Observation
 from sexton.schemas.leases import (
     MAX_TTL_MS,
     HeartbeatRequest,
@@ -23,7 +23,7 @@ from sexton.schemas.leases import (
 )
 from sexton.schemas.span import SpanVersion
 from sexton.worker.adapters.sweep_index import NOTED_FOR_S
-from sexton.worker.ports import Beat, LivePins
+from sexton.worker.ports import Beat, LivePins, Taken
 from sexton.worker.shards import shard_of
 
 
@@ -95,11 +95,15 @@ class MemoryRegistry:
     # --- `Registry` ------------------------------------------------------------------------------------
 
     async def beat(self, request: HeartbeatRequest) -> Beat:
-        operation, announce = self._state(request.context_id).beat(request, self._now_ms())
-        return Beat(operation, announce)
+        state, now_ms = self._state(request.context_id), self._now_ms()
+        operation, announce = state.beat(request, now_ms)
+        taken = request.pins is not None and not request.leave and operation == request.operation
+        return Beat(operation, announce, state.changing(request.pins or (), now_ms) if taken else {})
 
-    async def pin(self, request: PinRequest) -> bool:
-        return self._state(request.context_id).pin(request, self._now_ms())
+    async def pin(self, request: PinRequest) -> Taken:
+        state, now_ms = self._state(request.context_id), self._now_ms()
+        taken = state.pin(request, now_ms)
+        return Taken(taken, state.changing(request.pins, now_ms) if taken else {})
 
     async def release(self, request: ReleaseRequest) -> bool:
         return self._state(request.context_id).release(request, self._now_ms())
@@ -108,15 +112,28 @@ class MemoryRegistry:
         self._state(request.context_id).withdraw(request, versions)
 
     async def live(self, context_id: str, versions: Sequence[Version]) -> LivePins:
-        if not versions:
-            return LivePins(pins={}, age_ms=MAX_TTL_MS)
         state, now_ms = self._state(context_id), self._now_ms()
+        return self._live(state, {version: state.live(version, now_ms) for version in versions})
+
+    async def change(self, context_id: str, versions: Sequence[Version], token: str) -> LivePins:
+        state = self._state(context_id)
+        return self._live(state, state.change(token, versions, self._now_ms()) if versions else {})
+
+    def _live(self, state: RegistryState, live: Mapping[Version, tuple[LivePin, ...]]) -> LivePins:
+        if not live:
+            return LivePins(pins={}, age_ms=MAX_TTL_MS)
         pins: Pins = {
             version: cost
-            for version in versions
-            if (cost := highest(pin.cost for pin in state.live(version, now_ms))) is not None
+            for version, found in live.items()
+            if (cost := highest(pin.cost for pin in found)) is not None
         }
-        return LivePins(pins=pins, age_ms=now_ms - state.began_ms)
+        return LivePins(pins=pins, age_ms=self._now_ms() - state.began_ms)
+
+    async def changed(self, context_id: str, token: str) -> None:
+        self._state(context_id).changed(token)
+
+    async def standing(self, context_id: str, tokens: Iterable[str]) -> frozenset[str]:
+        return self._state(context_id).standing(tokens, self._now_ms())
 
     async def observe(self, context_id: str, versions: Sequence[Version], *, mark: bool) -> Observation:
         return self._state(context_id).observe(versions, self._now_ms(), mark=mark)

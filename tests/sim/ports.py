@@ -14,7 +14,7 @@ from sexton.schemas.errors import LeafLost, SextonError, Unavailable
 from sexton.schemas.records import Appended, Collected, Compacted, Rewritten
 from sexton.schemas.span import Identity, SpanState
 from sexton.worker.ports import Entry, LostRaceError, StoredBlob
-from tests.sim.gates import Gates, Way
+from tests.sim.gates import ACTOR, Gates, Way
 from tests.sim.memory_registry import MemoryRegistry
 
 CONTEXT: Final = "ctx"
@@ -40,11 +40,16 @@ class Stores:
     sizes: dict[Version, int] = field(default_factory=dict)
     """Of every version that was ever committed."""
     violations: list[str] = field(default_factory=list)
+    sending: Callable[[], Callable[[AnyRecord], None]] = lambda: lambda record: None
+    """Called when a record is sent; what it gives is called before the record is stored."""
 
-    def append(self, data: bytes, expected: int) -> int:
+    def append(
+        self, data: bytes, expected: int, before: Callable[[AnyRecord], None] = lambda record: None
+    ) -> int:
         if (self.entries[-1].sequence if self.entries else 0) != expected:
             raise LostRaceError(CONTEXT)
         record = decode_record(data)
+        before(record)
         try:
             self.tree = apply(self.tree, record)
         except SextonError as e:
@@ -151,10 +156,10 @@ class GatedLog:
         yield [CONTEXT]
 
     async def append(self, context_id: str, data: bytes, expected: int) -> int:
-        kind = decode_record(data).kind.value
+        kind, before = decode_record(data).kind.value, self._stores.sending()
         return await self._gates.call(
             f"log.append:{kind}",
-            lambda: self._stores.append(data, expected),
+            lambda: self._stores.append(data, expected, before),
             lambda: LostRaceError(context_id),
         )
 
@@ -219,17 +224,23 @@ class GatedCold:
 class GatedRegistry:
     """`Registry` and `SweepIndex`, behind gates."""
 
-    def __init__(self, registry: MemoryRegistry, gates: Gates) -> None:
+    def __init__(self, registry: MemoryRegistry, gates: Gates, called: Callable[[str], None]) -> None:
         self._registry = registry
         self._gates = gates
+        self._called = called
+        """Told of each call, in the actor's name, at the moment of its effect."""
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         method: Callable[..., Coroutine[Any, Any, Any]] = getattr(self._registry, name)
 
         async def gated(*args: Any, **kwargs: Any) -> Any:
-            return await self._gates.call(
-                f"registry.{name}", lambda: _at_once(method(*args, **kwargs)), _down
-            )
+            actor = ACTOR.get()
+
+            def effect() -> Any:
+                self._called(f"{actor}: {name}")
+                return _at_once(method(*args, **kwargs))
+
+            return await self._gates.call(f"registry.{name}", effect, _down)
 
         return gated
 

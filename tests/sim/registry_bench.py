@@ -24,7 +24,7 @@ from sexton.schemas.leases import (
 from sexton.schemas.span import SpanVersion
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.adapters.sweep_index import RedisSweepIndex
-from sexton.worker.ports import Beat, Registry, SweepIndex
+from sexton.worker.ports import Beat, Registry, SweepIndex, Taken
 from tests.sim.memory_registry import Data, MemoryRegistry
 from tests.support.waiting import eventually
 
@@ -179,7 +179,7 @@ class Client:
     async def beat(self, **more: Any) -> Beat:
         return await self.bench.registry.beat(self.heartbeat(**more))
 
-    async def pin(self, *versions: Version, cost: PinCost = PinCost.CHEAP, **more: Any) -> bool:
+    async def pin(self, *versions: Version, cost: PinCost = PinCost.CHEAP, **more: Any) -> Taken:
         self.claims.update(dict.fromkeys(versions, cost))
         self.operation += 1
         return await self.bench.registry.pin(self.pin_request(versions, cost, **more))

@@ -14,12 +14,14 @@ from sexton.core.collection import Version
 from sexton.core.lease import PinBook
 from sexton.core.pins import pins_digest
 from sexton.core.registry import HolderState, RegistryState
-from sexton.core.sweep import Observation, Step, SweepRules, judge_stone, still_free
+from sexton.core.sweep import LivePin, Observation, Step, SweepRules, judge_stone, still_free
 from sexton.core.tree import Tombstone
 from sexton.schemas.leases import HeartbeatRequest, LeaseReply, PinRequest
 from sexton.schemas.span import SpanState
 from sexton.worker import collect
 from sexton.worker.collect import Collector, StoneReport, SweepReport
+from sexton.worker.contexts import Known
+from sexton.worker.holdings import Change
 from sexton.worker.leases import Leases
 from tests.sim.memory_registry import MemoryRegistry
 
@@ -74,7 +76,7 @@ def no_pending_in_digest(patch: Patch) -> None:
     common = PinBook._common
 
     def without(book: PinBook) -> Any:
-        granted = [pin for pin in book.claims() if book._claims[pin.span_id, pin.version].proven]
+        granted = [pin for pin in book.claims() if book._claims[pin.span_id, pin.version].granted]
         return common(book) | {"digest": pins_digest(granted)}
 
     patch.setattr(PinBook, "_common", without)
@@ -86,7 +88,7 @@ def log_before_registry(patch: Patch) -> None:
     async def pin(leases: Leases, request: PinRequest) -> LeaseReply:
         known = await leases._contexts.refresh(request.context_id)
         granted, refused = await leases._judged(known.tree, request, request.pins)
-        taken = await leases._registry.pin(request)
+        taken = (await leases._registry.pin(request)).taken
         return LeaseReply(
             context_id=request.context_id,
             head=known.tree.head,
@@ -186,6 +188,57 @@ def leases_forget_operations(patch: Patch) -> None:
         return holder
 
     patch.setattr(RegistryState, "_begun", forgetful)
+
+
+def no_notes(patch: Patch) -> None:
+    """A command reads the pins, and says nothing."""
+
+    def change(
+        state: RegistryState, token: str, versions: Sequence[Version], now_ms: int
+    ) -> dict[Version, tuple[LivePin, ...]]:
+        return {version: state.live(version, now_ms) for version in versions}
+
+    patch.setattr(RegistryState, "change", change)
+
+
+def no_waiting(patch: Patch) -> None:
+    """A pin is granted, whatever is about to change."""
+    patch.setattr(RegistryState, "changing", lambda state, pins, now_ms: {})
+
+
+def no_renewal(patch: Patch) -> None:
+    """A reading is good for ever."""
+    patch.setattr(Change, "is_fresh", True)
+
+
+def cleared_while_sent(patch: Patch) -> None:
+    """A command that is through clears its note, though a record of it may still be on its way."""
+    over = Change.over
+
+    def cleared(change: Change, known: Known | None = None) -> None:
+        change.stored()
+        over(change, known)
+
+    patch.setattr(Change, "over", cleared)
+
+
+def log_before_the_wait(patch: Patch) -> None:
+    """A pin reads the log's head, and waits for the notes to go then."""
+
+    async def pin(leases: Leases, request: PinRequest) -> LeaseReply:
+        answer = await leases._registry.pin(request)
+        known = await leases._contexts.refresh(request.context_id)
+        await leases._in_change(request.context_id, answer.changing)
+        granted, refused = await leases._judged(known.tree, request, request.pins)
+        return LeaseReply(
+            context_id=request.context_id,
+            head=known.tree.head,
+            operation=request.operation,
+            granted=granted,
+            refused=refused,
+        )
+
+    patch.setattr(Leases, "pin", pin)
 
 
 def any_answer_grants(patch: Patch) -> None:

@@ -5,6 +5,8 @@ worker, `PinBook` of each holder. Every call that they make of a port waits at a
 world opens the gates one at a time, and decides what happens between. After each step the world is looked at:
 
 - I4: whatever a holder holds to be proven has its bytes in the cold store (`broken` of the checked model);
+- what a holder holds to be proven and immovable is not changed, nor is what is proven and expensive made
+  unreadable by a rewrite (`tests/sim/promises.py`);
 - nothing but what the log has condemned is ever deleted, and every version is committed with its bytes;
 - the log does not contradict itself, and no worker's tree contradicts the log.
 """
@@ -23,7 +25,7 @@ from sexton.core.collection import Version
 from sexton.core.hash import body_digest
 from sexton.core.sweep import SweepRules
 from sexton.schemas.codec import AnyCommand
-from sexton.schemas.commands import Append, Prune, Rewrite
+from sexton.schemas.commands import Append, Compact, Prune, Rewrite, SourceRef
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.span import NewSpan, SpanState, Text
 from sexton.worker.collect import Collector
@@ -38,6 +40,7 @@ from tests.sim.holder import SimHolder
 from tests.sim.loop import SteppedLoop
 from tests.sim.memory_registry import Data, MemoryRegistry
 from tests.sim.ports import CONTEXT, GatedCold, GatedLog, GatedRegistry, NoHot, Stores
+from tests.sim.promises import Promises
 
 TTL_MS: Final = 10_000
 """Of every lease, and the longest there may be."""
@@ -89,7 +92,8 @@ class World:
         self.registry = MemoryRegistry(lambda: self.now_ms + self.skew_ms)
         self.copies: list[Data] = []
         """Older copies of the registry, one of which may take over."""
-        self.stores = Stores()
+        self.promises = Promises(self)
+        self.stores = Stores(sending=self.promises.sending)
         self.pruned: set[str] = set()
         self._attempts = count(1)
         self._events = count(1)
@@ -119,7 +123,7 @@ class World:
     def start_worker(self, name: str) -> SimWorker:
         """A worker with nothing in memory."""
         log, cold = GatedLog(self.stores, self.gates), cast("ColdStore", GatedCold(self.stores, self.gates))
-        gated = GatedRegistry(self.registry, self.gates)
+        gated = GatedRegistry(self.registry, self.gates, self.promises.on_call)
         registry, index = cast("Registry", gated), cast("SweepIndex", gated)
         hot = NoHot()
         contexts = Contexts(
@@ -131,10 +135,17 @@ class World:
             spawn=self.loop.create_task,
         )
         longest_s = self._rules.hold_back_ms / 1000
-        holdings = Holdings(registry, index, contexts, longest_lease_s=longest_s)
+        holdings = Holdings(
+            registry,
+            index,
+            contexts,
+            longest_lease_s=longest_s,
+            spawn=self.loop.create_task,
+            now=lambda: (self.now_ms / 1000, self.now_ms / 1000),
+        )
         worker = SimWorker(
             name,
-            Leases(registry, contexts, longest_s=TTL_MS / 1000),
+            Leases(registry, contexts, longest_s=TTL_MS / 1000, sleep=self._sleep),
             Collector(
                 log,
                 cold,
@@ -151,6 +162,10 @@ class World:
         )
         self.workers[name] = worker
         return worker
+
+    async def _sleep(self, for_s: float) -> None:
+        """As long as the schedule likes."""
+        await self.gates.call("sleep", lambda: None, lambda: Unavailable("never"), (Way.THROUGH,))
 
     def crash_worker(self, name: str) -> None:
         """SIGKILL, and a new one in its place. What it was doing stays half done."""
@@ -219,6 +234,13 @@ class World:
     def pruning(self, span_id: str) -> Prune:
         return Prune(context_id=CONTEXT, event_id=f"prune-{next(self._events)}", span_id=span_id)
 
+    def compacting(self, *span_ids: str) -> Compact:
+        """A compaction of what is current, with its summary."""
+        number = next(self._events)
+        sources = tuple(SourceRef(span_id=span_id) for span_id in span_ids)
+        summary = Text(content=f"sum {number}")
+        return Compact(context_id=CONTEXT, event_id=f"compact-{number}", sources=sources, summary=summary)
+
     # --- holders ---------------------------------------------------------------------------------------
 
     def start_holder(self, name: str, *, incarnation: int = 1, offset_s: float = 1e6) -> SimHolder:
@@ -236,6 +258,7 @@ class World:
             gates=self.gates,
             now_s=lambda: self.now_ms / 1000 + offset_s,
             route=route,
+            losses=lambda: self.promises.losses,
         )
         self.holders[name] = holder
         return holder
@@ -266,6 +289,7 @@ class World:
     def fail_over(self, copy: Data | None = None, *, skew_ms: int = 0) -> None:
         """An older copy takes over, on a machine with a clock of its own."""
         self.gates.say(f"the registry fails over (clock {skew_ms:+} ms)")
+        self.promises.losses += 1
         self.registry.fail_over(copy if copy is not None else self.copies[-1])
         self.skew_ms = skew_ms
         self.look()
@@ -273,6 +297,7 @@ class World:
     def flush(self) -> None:
         """The registry loses all it had."""
         self.gates.say("the registry is emptied")
+        self.promises.losses += 1
         self.registry.flush()
         self.look()
 

@@ -420,3 +420,48 @@ def test_a_process_that_comes_after_another_takes_only_its_own() -> None:
     talk.book = PinBook("ctx", "h1", 2, int(TTL_S * 1000))
     talk.settle()
     assert set() == talk.held()
+
+
+# --- what is being changed ---------------------------------------------------------------------------------
+
+
+def test_an_announced_pin_without_an_answer_is_announced_again() -> None:
+    """Decision 0022: it is being changed at that moment. The lease lives, and so do the others."""
+    made = book()
+    made.ask([pin(A, PinCost.IMMOVABLE), pin(B)])
+    made.on_no_answer()
+    beat(made, 1.0, granted=granted(B))
+    assert {B} == proven(made, 1.0)
+    assert made.is_good(1.0)
+    assert made.must_beat
+    assert [A] == made.unproven(1.0)
+    request = beat(made, 2.0)
+    assert {A, B} == {(p.span_id, p.version) for p in request.pins or ()}
+    assert {A, B} == proven(made, 2.0)
+    assert not made.must_beat
+
+
+def test_a_pin_is_proven_for_the_cost_it_was_granted_with() -> None:
+    """A cheap pin that is asked for as an immovable one is safe from collection, and no more yet."""
+    made = book(A)
+    raised = made.ask([pin(A, PinCost.IMMOVABLE)])
+    assert made.is_proven(A, 1.0)
+    assert not made.is_proven(A, 1.0, PinCost.IMMOVABLE)
+    assert [A] == made.unproven(1.0)
+    made.on_pins(reply(raised, granted=granted(A)))
+    assert made.is_proven(A, 1.0, PinCost.IMMOVABLE)
+    lowered = made.ask([pin(A, PinCost.EXPENSIVE)])
+    assert made.is_proven(A, 1.0, PinCost.EXPENSIVE)
+    assert not made.is_proven(A, 1.0, PinCost.IMMOVABLE)
+    made.on_pins(reply(lowered, granted=granted(A)))
+    assert [] == made.unproven(1.0)
+
+
+def test_a_late_grant_of_a_cheaper_pin_proves_no_dearer_one() -> None:
+    """It answers an operation from before."""
+    made = book()
+    cheap = made.ask([pin(A)])
+    made.ask([pin(A, PinCost.IMMOVABLE)])
+    made.on_pins(reply(cheap, granted=granted(A)))
+    assert made.is_proven(A, 1.0)
+    assert not made.is_proven(A, 1.0, PinCost.IMMOVABLE)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sexton.core.pins import pins_digest
+from sexton.core.answer import error_part
+from sexton.core.pins import EMPTY_DIGEST, pins_digest
 from sexton.holder.calls import Calls
 from sexton.holder.log import logger
 from sexton.holder.runtime import Runtime
@@ -145,6 +146,52 @@ async def test_an_outage_of_the_store_is_the_services_word(rig: Rig) -> None:
     with pytest.raises(Unavailable, match="store"):
         await rig.fetch()
     assert 1 == rig.service.asked[Verb.FETCH]
+
+
+async def test_a_pin_amid_a_change_is_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decision 0022: unchanged, under the same number; in the end, the service's word is in the error."""
+    asked: list[bytes] = []
+    changing = error_part(CONTEXT, Unavailable("l0:big version 1 is being changed", changing=True)).wire()
+
+    def answer(context_id: str, verb: Verb, body: bytes) -> list[bytes]:
+        asked.append(body)
+        return [changing]
+
+    monkeypatch.setattr(rig.service, "answer", answer)
+    request = PinRequest(
+        context_id=CONTEXT,
+        holder_id="h",
+        incarnation=1,
+        operation=7,
+        digest=EMPTY_DIGEST,
+        pins=(Pin(span_id="l0:big", version=1),),
+    )
+    with pytest.raises(Unavailable, match="is being changed"):
+        await rig.clock.run(rig.calls.pin(request))
+    assert [request.wire()] * 3 == asked
+
+
+async def test_a_pin_in_an_outage_is_not_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the registry: the service has waited for it, as for the store."""
+    asked: list[bytes] = []
+    down = error_part(CONTEXT, Unavailable("registry.pin: ConnectionError", operation="pin")).wire()
+
+    def answer(context_id: str, verb: Verb, body: bytes) -> list[bytes]:
+        asked.append(body)
+        return [down]
+
+    monkeypatch.setattr(rig.service, "answer", answer)
+    request = PinRequest(
+        context_id=CONTEXT,
+        holder_id="h",
+        incarnation=1,
+        operation=7,
+        digest=EMPTY_DIGEST,
+        pins=(Pin(span_id="l0:big", version=1),),
+    )
+    with pytest.raises(Unavailable, match="ConnectionError"):
+        await rig.clock.run(rig.calls.pin(request))
+    assert 1 == len(asked)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ Run as `python -m tests.worker_kit.program`, with the worker's settings in the e
 `SEXTON_TEST_STOP_AT` a JSON object from context ids to points. When a command of such a context comes to its
 point, the program prints `at POINT in CONTEXT`, and the command goes no further; the rest of the worker lives
 on, and says `in_progress`. Then it is killed.
+
+With `SEXTON_TEST_FREEZE` the whole process stops there instead, as by SIGSTOP, and goes on from there with
+SIGCONT. `SEXTON_TEST_CHANGING_MS` is how long its notes of changes stand.
 """
 
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,6 +26,7 @@ from sexton.worker.ending import end_process
 from sexton.worker.outbox import Outbox
 from sexton.worker.program import run
 from sexton.worker.settings import Settings
+from tests.worker_kit.notes import brief_notes
 
 POINTS: dict[str, tuple[Any, str, str]] = {
     "before the bytes": (ObjectColdStore, "write", "before"),
@@ -65,6 +70,9 @@ def _context_of(about: Any) -> str:
 
 async def _hang(point: str, context_id: str) -> None:
     print("at", point, "in", context_id, flush=True)
+    if os.environ.get("SEXTON_TEST_FREEZE"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
     await asyncio.Event().wait()
 
 
@@ -73,6 +81,8 @@ def main() -> None:
     settings = Settings()
     logs.configure(settings.log_level)
     wanted: dict[str, str] = json.loads(os.environ.get("SEXTON_TEST_STOP_AT", "{}"))
+    if changing_ms := os.environ.get("SEXTON_TEST_CHANGING_MS"):
+        brief_notes(int(changing_ms), setattr)
     for point in set(wanted.values()):
         stop(point, {context for context, at in wanted.items() if at == point})
     asyncio.run(run(Worker(settings)))

@@ -58,9 +58,15 @@ def start_worker(
     servers: EmbeddedServers,
     *,
     stop_at: Mapping[str, str] | None = None,
+    freeze: bool = False,
+    changing_ms: int | None = None,
     **more: Any,
 ) -> Program:
-    """A worker as a program. `stop_at` says at which point the commands of a context hang, and say so."""
+    """A worker as a program. `stop_at` says at which point the commands of a context hang, and say so.
+
+    With `freeze` the program is stopped there, and goes on from there with SIGCONT. `changing_ms` is how long
+    its notes of changes stand.
+    """
     config = settings(servers, **more)
     env = {
         f"SEXTON_{name.upper()}": str(value)
@@ -72,6 +78,10 @@ def start_worker(
         "SEXTON_TEST_STOP_AT": json.dumps(dict(stop_at or {})),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
     }
+    if freeze:
+        env["SEXTON_TEST_FREEZE"] = "1"
+    if changing_ms is not None:
+        env["SEXTON_TEST_CHANGING_MS"] = str(changing_ms)
     return programs.python("-m", "tests.worker_kit.program", name="worker", env=env)
 
 

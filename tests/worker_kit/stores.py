@@ -97,9 +97,21 @@ class FixedHoldings:
 
     pins: Pins = field(default_factory=lambda: NO_PINS)
 
-    async def before(self, known: Known, command: AnyCommand) -> Held:
+    is_fresh = True
+    """Of what was read: its record may be sent."""
+
+    def change(self, command: AnyCommand) -> "FixedHoldings":
+        return self
+
+    async def read(self, known: Known) -> Held:
         await asyncio.sleep(0)
         return Held(self.pins, whole=True)
+
+    def sending(self, known: Known) -> None: ...
+
+    def stored(self) -> None: ...
+
+    def over(self, known: Known | None = None) -> None: ...
 
 
 class Faulty:

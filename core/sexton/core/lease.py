@@ -15,6 +15,8 @@ The rules:
   registry that has lost it, or never got it, asks for the whole set.
 - An operation whose answer is lost may or may not have been done. It is not sent again: the whole set is
   announced instead, under the next number.
+- An announced pin that is answered with neither yes nor no is being changed at that moment: it is announced
+  again. A pin is proven for the cost class that it was granted with.
 """
 
 import math
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from sexton.core.collection import Version
-from sexton.core.pins import pins_digest
+from sexton.core.pins import SEVERITY, pins_digest
 from sexton.schemas.leases import (
     HeartbeatRequest,
     LeaseReply,
@@ -43,8 +45,10 @@ class _Claim:
     cost: PinCost
     asked: int
     """The operation that first asked for it. An answer to an older one is about a claim before this."""
-    proven: bool = False
-    """Granted, in the lease that is good now."""
+    asked_cost: int
+    """The operation that first asked for it with this cost class."""
+    granted: PinCost | None = None
+    """The highest cost class that it is known to be granted with, in the lease that is good now."""
 
 
 class _Common(TypedDict):
@@ -85,14 +89,19 @@ class PinBook:
         """Whether the lease is good, by the holder's own count."""
         return self._registered and now < self.valid_until
 
-    def is_proven(self, version: Version, now: float) -> bool:
-        """Whether a pin is granted under a lease that is good now: its bytes will not be collected."""
+    def is_proven(self, version: Version, now: float, cost: PinCost = PinCost.CHEAP) -> bool:
+        """Whether a pin is granted, with at least this cost class, under a lease that is good now.
+
+        With any, its bytes will not be collected.
+        """
         claim = self._claims.get(version)
-        return claim is not None and claim.proven and self.is_good(now)
+        return claim is not None and _covers(claim.granted, cost) and self.is_good(now)
 
     def unproven(self, now: float) -> list[Version]:
-        """What is claimed and not proven."""
-        return [version for version in self._claims if not self.is_proven(version, now)]
+        """What is claimed and not proven, with its cost class."""
+        return [
+            version for version, claim in self._claims.items() if not self.is_proven(version, now, claim.cost)
+        ]
 
     def claims(self) -> tuple[Pin, ...]:
         """All that is claimed, answered or not."""
@@ -132,8 +141,12 @@ class PinBook:
         """Claims pins, and asks for them. They count from now on."""
         self._operation += 1
         for pin in pins:
-            known = self._claims.setdefault((pin.span_id, pin.version), _Claim(pin.cost, self._operation))
-            known.cost = pin.cost
+            version = (pin.span_id, pin.version)
+            known = self._claims.setdefault(version, _Claim(pin.cost, self._operation, self._operation))
+            if known.cost is not pin.cost:
+                known.cost, known.asked_cost = pin.cost, self._operation
+                if _covers(known.granted, pin.cost):
+                    known.granted = pin.cost
         return PinRequest(**self._common(), pins=tuple(pins))
 
     def let_go(self, versions: Iterable[Version]) -> ReleaseRequest | None:
@@ -155,7 +168,8 @@ class PinBook:
         if not reply.announce:
             self.valid_until = max(self.valid_until, sent_at + self.ttl_ms / 1000)
         if request.pins is not None and request.operation == self._operation:
-            self._announce = False
+            answered = {(pin.span_id, pin.version) for pin in (*reply.granted, *reply.refused)}
+            self._announce = any((pin.span_id, pin.version) not in answered for pin in request.pins)
         return self._take_in(reply)
 
     def on_pins(self, reply: LeaseReply) -> tuple[RefusedPin, ...]:
@@ -168,7 +182,7 @@ class PinBook:
         self._announce = True
         self.valid_until = NEVER
         for claim in self._claims.values():
-            claim.proven = False
+            claim.granted = None
 
     def on_no_answer(self) -> None:
         """An operation on pins went unanswered: it may have been done. The whole set will tell."""
@@ -183,8 +197,13 @@ class PinBook:
     def _take_in(self, reply: LeaseReply) -> tuple[RefusedPin, ...]:
         for granted in reply.granted:
             claim = self._claims.get((granted.span_id, granted.version))
-            if claim is not None and claim.asked <= reply.operation:
-                claim.proven = True
+            if claim is None or reply.operation < claim.asked:
+                continue
+            if reply.operation >= claim.asked_cost:
+                claim.granted = claim.cost
+            elif claim.granted is None:
+                # With another cost class, which may be any by now.
+                claim.granted = PinCost.CHEAP
         lost: list[RefusedPin] = []
         for refused in reply.refused:
             claim = self._claims.get((refused.span_id, refused.version))
@@ -204,3 +223,7 @@ class PinBook:
             "operation": self._operation,
             "digest": pins_digest(self.claims()),
         }
+
+
+def _covers(granted: PinCost | None, cost: PinCost) -> bool:
+    return granted is not None and SEVERITY[granted] >= SEVERITY[cost]

@@ -5,8 +5,9 @@ clock. This is the same in Python, with the time passed in: what holders are tes
 what the simulator runs, and what the contract tests hold the script to.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sexton.core.collection import Version
 from sexton.core.sweep import LivePin, Mark, Observation
@@ -23,6 +24,12 @@ from sexton.schemas.leases import (
     ReleaseRequest,
 )
 from sexton.schemas.span import SpanVersion
+
+CHANGING_MS: Final = 10_000
+"""How long a note of a change stands that nobody clears: above a usual commit with its retries."""
+
+Changing = Mapping[Version, frozenset[str]]
+"""Versions that commands are about to change: by version, the tokens of the notes that stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,14 @@ class HolderState:
         self.operation, self.digest = operation, digest if unbroken else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A note of what a command is about to change."""
+
+    until_ms: int
+    versions: frozenset[Version]
+
+
 @dataclass(slots=True)
 class RegistryState:
     """The registry of one context. `copy` it to have an older one to fail over to."""
@@ -83,11 +98,13 @@ class RegistryState:
     began_ms: int
     holders: dict[str, HolderState] = field(default_factory=dict)
     marks: dict[Version, Mark] = field(default_factory=dict)
+    changes: dict[str, Change] = field(default_factory=dict)
+    """By token."""
 
     def copy(self) -> "RegistryState":
         """A copy that shares nothing with this one."""
         holders = {name: replace(holder, held=dict(holder.held)) for name, holder in self.holders.items()}
-        return RegistryState(self.generation, self.began_ms, holders, dict(self.marks))
+        return RegistryState(self.generation, self.began_ms, holders, dict(self.marks), dict(self.changes))
 
     # --- on a holder's behalf ------------------------------------------------------------------------
 
@@ -179,6 +196,46 @@ class RegistryState:
             if held is not None and held.operation == request.operation:
                 del holder.held[version]
         holder.digest = ""
+
+    # --- on a command's ------------------------------------------------------------------------------
+
+    def change(
+        self, token: str, versions: Sequence[Version], now_ms: int
+    ) -> dict[Version, tuple[LivePin, ...]]:
+        """The live pins on versions, and a note, in the same instant, that they are about to change.
+
+        A pin that is registered before is among them; one that is registered after finds the note.
+        """
+        self._tidy_changes(now_ms)
+        self.changes[token] = Change(now_ms + CHANGING_MS, frozenset(versions))
+        return {version: self.live(version, now_ms) for version in versions}
+
+    def changed(self, token: str) -> None:
+        """The command is through, whatever came of it."""
+        self.changes.pop(token, None)
+
+    def changing(self, pins: Iterable[Pin], now_ms: int) -> Changing:
+        """The notes that a grant of these pins must wait for. A cheap pin stops no command."""
+        self._tidy_changes(now_ms)
+        wanted = [(pin.span_id, pin.version) for pin in pins if pin.cost is not PinCost.CHEAP]
+        found = {
+            version: frozenset(token for token, note in self.changes.items() if version in note.versions)
+            for version in wanted
+        }
+        return {version: tokens for version, tokens in found.items() if tokens}
+
+    def standing(self, tokens: Iterable[str], now_ms: int) -> frozenset[str]:
+        """Those of some notes that still stand."""
+        self._tidy_changes(now_ms)
+        return frozenset(tokens) & self.changes.keys()
+
+    def _tidy_changes(self, now_ms: int) -> None:
+        """Drops notes that have run out, and cuts those that a server whose clock was ahead has written."""
+        self.changes = {
+            token: replace(note, until_ms=min(note.until_ms, now_ms + CHANGING_MS))
+            for token, note in self.changes.items()
+            if note.until_ms > now_ms
+        }
 
     # --- on a sweep's --------------------------------------------------------------------------------
 

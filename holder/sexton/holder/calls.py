@@ -76,8 +76,12 @@ class Calls:
         return whole_reply(parts)
 
     async def pin(self, request: PinRequest) -> LeaseReply:
-        """What the service answers to `pin`. Raises as `heartbeat`, and `TooManyPins`."""
-        parts = await self._parts(request.context_id, Verb.PIN, request, LeaseReply)
+        """What the service answers to `pin`. Raises as `heartbeat`, and `TooManyPins`.
+
+        Asked again, under the same number, also if the service says that a version is being changed at the
+        moment: it has waited for a second already, and a change may take some.
+        """
+        parts = await self._parts(request.context_id, Verb.PIN, request, LeaseReply, insist=True)
         return whole_reply(parts)
 
     async def release(self, request: ReleaseRequest) -> LeaseReply:
@@ -93,8 +97,9 @@ class Calls:
         *,
         patience_s: float = 0.0,
         tries: int | None = None,
+        insist: bool = False,
     ) -> list[P]:
-        """One whole reply.
+        """One whole reply. With `insist`, the service's word that something is being changed is as silence.
 
         Raises:
             Unavailable: no whole reply in as many tries as the settings say.
@@ -103,7 +108,9 @@ class Calls:
             SextonError: whatever the service says is wrong with the request.
         """
         with TRACER.ask(verb, context_id=context_id):
-            return await self._retried(context_id, verb, request, model, patience_s=patience_s, tries=tries)
+            return await self._retried(
+                context_id, verb, request, model, patience_s=patience_s, tries=tries, insist=insist
+            )
 
     async def _retried(
         self,
@@ -114,6 +121,7 @@ class Calls:
         *,
         patience_s: float,
         tries: int | None,
+        insist: bool,
     ) -> list[P]:
         body = request.wire()
         tries = tries if tries is not None else self._settings.rpc_tries
@@ -127,17 +135,19 @@ class Calls:
             try:
                 return await self._try(context_id, verb, body, model, silence_s)
             except _Refused as refused:
-                raise refused.error from None
+                if not (insist and _is_changing(refused.error)):
+                    raise refused.error from None
+                why = refused.error
             except (Unavailable, TimeoutError) as e:
                 why = e
-                tracing.current().event("retry", attempt=attempt + 1)
-                self._log.info(
-                    "holder.rpc_retry",
-                    context_id=context_id,
-                    verb=verb.value,
-                    attempt=attempt + 1,
-                    reason=str(e) or "time-out",
-                )
+            tracing.current().event("retry", attempt=attempt + 1)
+            self._log.info(
+                "holder.rpc_retry",
+                context_id=context_id,
+                verb=verb.value,
+                attempt=attempt + 1,
+                reason=str(why) or "time-out",
+            )
         raise Unavailable(
             f"{verb.value} on {context_id}: no whole reply in {tries} tries ({str(why) or 'time-out'})",
             context_id=context_id,
@@ -177,6 +187,10 @@ class Calls:
         if part.context_id != context_id:
             raise PeerError(f"a reply about {part.context_id} to a request about {context_id}")
         return part
+
+
+def _is_changing(error: Exception) -> bool:
+    return isinstance(error, Unavailable) and error.fields.get("changing") is True
 
 
 class _Refused(Exception):

@@ -152,7 +152,8 @@ class LeaseKeeper:
     def is_proven(self, held: Held) -> bool:
         """Whether the pin is good at this moment, and this use of it has not ended."""
         in_use = held in self._uses.get(held.version, ())
-        return in_use and held.lost is None and self._book.is_proven(held.version, self._clock.monotonic())
+        now = self._clock.monotonic()
+        return in_use and held.lost is None and self._book.is_proven(held.version, now, held.cost)
 
     async def prove(self) -> None:
         """Makes sure that the lease is good before anything is served under it.

@@ -111,7 +111,10 @@ class GrantedPin(Pin):
 
 
 class LeaseReply(ReplyPart):
-    """Answers `pin`, `release` and `heartbeat`."""
+    """Answers `pin`, `release` and `heartbeat`.
+
+    An announced pin that is neither granted nor refused is being changed at that moment: announce it again.
+    """
 
     status: Literal["ok"] = "ok"
     head: Head

@@ -6,7 +6,6 @@ the command is delivered again. `docs/protocol.md` has the table of crash points
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,13 +26,14 @@ from sexton.core.decide import (
 )
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyCommand, AnyOutcome
-from sexton.schemas.errors import PayloadTooLarge, Unavailable
+from sexton.schemas.errors import PayloadTooLarge, SextonError, Unavailable
 from sexton.schemas.ids import level_of
 from sexton.schemas.outcome import Committed, RejectionCode
 from sexton.schemas.span import Identity, SpanState
 from sexton.worker import metrics
 from sexton.worker.contexts import Contexts, Known
-from sexton.worker.holdings import Holdings
+from sexton.worker.holdings import Change, Holdings
+from sexton.worker.moments import clock, elapsed_s
 from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError
 from sexton.worker.texts import ClaimMissing, drop_claims, load_text, load_texts
 
@@ -89,11 +89,11 @@ class Committer:
         Raises:
             Unavailable: a store or the log did not answer, or too many races were lost; try again later.
         """
-        began = _clocks()
+        began = clock()
 
         def unsure() -> bool:
             """Whether the bytes may have been swept as an orphan's, before their name was committed."""
-            return redelivered or _elapsed_s(began) > self._confirm_after_s
+            return redelivered or elapsed_s(began, clock()) > self._confirm_after_s
 
         known = await self._contexts.get(command.context_id)
         before = repeated(known.tree, command, digest)
@@ -105,7 +105,12 @@ class Committer:
             contents = await load_texts(self._cold, command)
         except (ClaimMissing, PayloadTooLarge) as e:
             return await self._not_loaded(known, command, digest, e, redelivered=redelivered)
-        return await self._decide_and_commit(known, command, digest, contents, unsure)
+        change = self._holdings.change(command)
+        try:
+            return await self._decide_and_commit(known, command, digest, contents, change, unsure=unsure)
+        except SextonError:
+            change.over()
+            raise
 
     async def _decide_and_commit(
         self,
@@ -113,12 +118,15 @@ class Committer:
         command: AnyCommand,
         digest: str,
         contents: list[bytes],
+        change: Change,
+        *,
         unsure: Callable[[], bool],
     ) -> Done | Deferred:
         """Decides and tries to commit, again and again while races are lost."""
+        stored = set[_Key]()
         for attempt in range(self._attempts):
             with tracing.step("sexton.decide", attempt=attempt + 1):
-                held = await self._holdings.before(known, command)
+                held = await change.read(known)
                 decision = decide(known.tree, command, digest, contents, held.pins, pins_whole=held.whole)
             match decision:
                 case Settled(outcome):
@@ -127,6 +135,7 @@ class Committer:
                         lagged, known = known, await self._contexts.refresh(command.context_id)
                         if lagged.sequence != known.sequence:
                             continue
+                    change.over(known)
                     if isinstance(outcome, Committed):
                         # Ours, by a try whose answer was lost.
                         if unsure():
@@ -134,13 +143,15 @@ class Committer:
                         await self._drop_claims(command)
                     return Done(outcome)
                 case NeedsSummary():
+                    change.over(known)
                     return Deferred(decision)
                 case Commit():
                     with tracing.step(
                         "sexton.commit", attempt=attempt + 1, revision=decision.record.revision
                     ):
-                        done = await self._commit(known, command, decision)
+                        done = await self._commit(known, command, decision, change, stored)
                     if done is not None:
+                        change.over()
                         if unsure():
                             await self._confirm(command.context_id, decision.blobs)
                         await self._drop_claims(command)
@@ -148,11 +159,21 @@ class Committer:
             known = await self._contexts.refresh(command.context_id)
         raise Unavailable(f"lost {self._attempts} races for a commit", context_id=command.context_id)
 
-    async def _commit(self, known: Known, command: AnyCommand, decision: Commit) -> Done | None:
-        """One try. None if the race was lost, or may have been."""
-        await self._store(command.context_id, decision.blobs)
+    async def _commit(
+        self, known: Known, command: AnyCommand, decision: Commit, change: Change, stored: "set[_Key]"
+    ) -> Done | None:
+        """One try. None if it must be decided again: the race was lost, or may have been, or storing the
+        bytes (those that are not among `stored`) has taken so long that pins must be read again.
+        """
+        missing = [blob for blob in decision.blobs if _key(blob) not in stored]
+        await self._store(command.context_id, missing)
+        stored.update(map(_key, missing))
         record = decision.record
         data = record.wire()
+        if not change.is_fresh:
+            log.info("commit.reads_pins_again", revision=record.revision)
+            return None
+        change.sending(known)
         try:
             with tracing.send_step("sexton.publish", _LOG, size_bytes=len(data)):
                 sequence = await self._log.append(command.context_id, data, known.sequence)
@@ -161,7 +182,9 @@ class Committer:
             log.info("commit.lost_race", revision=record.revision)
             return None
         except PayloadTooLarge as e:
+            change.stored()
             return Done(rejection(known.tree, command, RejectionCode.TOO_LARGE, e.message))
+        change.stored()
         with tracing.step("sexton.project"):
             known = self._contexts.committed(known, record, data, sequence)
             await self._hot.put(command.context_id, decision.blobs)
@@ -245,8 +268,15 @@ class Committer:
             log.warning("commit.claims_left", reason=e.message)
 
 
+_Key = tuple[str, int, str]
+"""Of a version's bytes."""
+
 _PARALLEL_WRITES: Final = 16
 _LOG: Final = "sexton.log.{context_id}"
+
+
+def _key(blob: Blob) -> _Key:
+    return blob.span_id, blob.version, blob.content_hash
 
 
 def _identity(blob: Blob) -> Identity:
@@ -268,12 +298,3 @@ def _kept(tree: ContextTree, span_id: str, version: int) -> Identity | None:
     if node is None or node.version != version or node.state in (SpanState.CONDEMNED, SpanState.COLLECTED):
         return None
     return node.identity
-
-
-def _clocks() -> tuple[float, float]:
-    """Two clocks: one stands still while the machine is suspended, the other may be set."""
-    return time.monotonic(), time.time()
-
-
-def _elapsed_s(began: tuple[float, float]) -> float:
-    return max(now - then for now, then in zip(_clocks(), began, strict=True))

@@ -3,14 +3,15 @@
 No foreign exception crosses a port: an outage is `Unavailable`, whatever library noticed it.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from sexton.core.collection import Version
 from sexton.core.decide import Blob
 from sexton.core.pins import Pins
+from sexton.core.registry import Changing
 from sexton.core.sweep import Observation
 from sexton.schemas.ids import Level
 from sexton.schemas.leases import (
@@ -154,6 +155,18 @@ class Beat:
     """The last operation of the holder that it knows."""
     announce: bool
     """It knows another set of pins than the holder claims."""
+    changing: Changing = field(default_factory=dict)
+    """What is about to change, of the pins that were announced and taken in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the registry says to a pin."""
+
+    taken: bool
+    """False: the operation is older than one already known."""
+    changing: Changing = field(default_factory=dict)
+    """What is about to change, of the versions pinned. Not to be granted before these notes are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +190,8 @@ class Registry(Protocol):
         """Renews a lease; it is only ever extended. May begin one, end it, or take in a whole set."""
         ...
 
-    async def pin(self, request: PinRequest) -> bool:
-        """Adds pins; False if the operation is older than one already known. Raises `TooManyPins`."""
+    async def pin(self, request: PinRequest) -> Taken:
+        """Adds pins, unless the operation is older than one already known. Raises `TooManyPins`."""
         ...
 
     async def release(self, request: ReleaseRequest) -> bool:
@@ -191,6 +204,21 @@ class Registry(Protocol):
 
     async def live(self, context_id: str, versions: Sequence[Version]) -> LivePins:
         """The live pins on versions."""
+        ...
+
+    async def change(self, context_id: str, versions: Sequence[Version], token: str) -> LivePins:
+        """The live pins on versions, and a note, at the same instant, that these are about to change.
+
+        It stands for `CHANGING_MS` of the registry's clock; the same token again renews it.
+        """
+        ...
+
+    async def changed(self, context_id: str, token: str) -> None:
+        """Clears a note: the command is through."""
+        ...
+
+    async def standing(self, context_id: str, tokens: Iterable[str]) -> frozenset[str]:
+        """Those of some notes that still stand."""
         ...
 
     async def observe(self, context_id: str, versions: Sequence[Version], *, mark: bool) -> Observation:

@@ -12,6 +12,7 @@
 --   :held:H         hash    "span@version" -> "cost|since|operation": since when, and by which operation
 --   :pins:S@V       hash    holder -> the same
 --   :marks          hash    "span@version" -> "generation|at"
+--   :changing       hash    token of a command -> "until|span@version span@version": what it is about to change
 -- ARGV[1]  the operation; ARGV[2..] its arguments
 --
 -- `sexton.core.registry` is the same in Python; the contract tests hold the two together.
@@ -20,9 +21,11 @@
 local LONGEST = 300000
 -- MAX_HOLDERS: leases on one context.
 local HOLDERS = 1024
+-- CHANGING_MS: how long a note of a change stands that nobody clears.
+local CHANGING = 10000
 
 local base = string.sub(KEYS[1], 1, -4)
-local leases, marks = base .. 'leases', base .. 'marks'
+local leases, marks, changing = base .. 'leases', base .. 'marks', base .. 'changing'
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
@@ -121,6 +124,43 @@ local function live_pins(v)
   return found
 end
 
+-- The notes of changes that stand: token -> versions. Drops those that have run out, and cuts those that a
+-- server whose clock was ahead of this one's has written.
+local function changes()
+  local found, all = {}, redis.call('HGETALL', changing)
+  for i = 1, #all, 2 do
+    local ends, versions = string.match(all[i + 1], '^(%d+)|(.*)$')
+    if tonumber(ends) <= now then
+      redis.call('HDEL', changing, all[i])
+    else
+      if tonumber(ends) > now + CHANGING then
+        redis.call('HSET', changing, all[i], (now + CHANGING) .. '|' .. versions)
+      end
+      found[all[i]] = versions
+    end
+  end
+  return found
+end
+
+-- The notes that a grant must wait for, as version, token, version, token. A cheap pin stops no command.
+local function in_the_way(a, first)
+  local tokens = {}
+  for token, versions in pairs(changes()) do
+    for v in string.gmatch(versions, '%S+') do
+      tokens[v] = tokens[v] or {}
+      table.insert(tokens[v], token)
+    end
+  end
+  local found = {}
+  for i = first, #a, 2 do
+    for _, token in ipairs(a[i + 1] ~= 'cheap' and tokens[a[i]] or {}) do
+      found[#found + 1] = a[i]
+      found[#found + 1] = token
+    end
+  end
+  return found
+end
+
 local ops = {}
 
 -- holder incarnation operation digest ttl register leave announce [version cost]...
@@ -135,7 +175,7 @@ function ops.beat(a)
       redis.call('HSET', holder_key(h), 'operation', math.max(operation, known.operation))
       end_lease(h)
     end
-    return {'ok', operation, '0'}
+    return {'ok', operation, '0', {}}
   end
   if not known then
     if not register then return refusal end
@@ -145,7 +185,7 @@ function ops.beat(a)
     end
     known = begin_lease(h, incarnation)
   end
-  local ends = tonumber(redis.call('ZSCORE', leases, h) or '0')
+  local ends, under_change = tonumber(redis.call('ZSCORE', leases, h) or '0'), {}
   redis.call('ZADD', leases, math.max(ends, now + ttl), h)
   if announce and operation >= known.operation then
     local wanted = {}
@@ -155,6 +195,7 @@ function ops.beat(a)
     end
     for v, cost in pairs(wanted) do add_pin(h, v, cost, operation) end
     known = {operation = operation, digest = digest}
+    under_change = in_the_way(a, 10)
   end
   redis.call('HSET', holder_key(h), 'incarnation', incarnation, 'operation', known.operation,
     'digest', known.digest, 'beat', now)
@@ -162,7 +203,7 @@ function ops.beat(a)
   local agreed = known.digest == digest
   if agreed then redis.call('HSET', holder_key(h), 'agreed', now, 'agreed_in', token) end
   tidy()
-  return {'ok', known.operation, agreed and '0' or '1'}
+  return {'ok', known.operation, agreed and '0' or '1', under_change}
 end
 
 -- holder incarnation operation digest limit [version cost]...
@@ -171,7 +212,7 @@ function ops.pin(a)
   generation()
   local known, refusal = lease_of(h, incarnation)
   if not known then return refusal end
-  if operation < known.operation then return {'older', known.operation} end
+  if operation < known.operation then return {'older', known.operation, {}} end
   local fresh, seen = 0, {}
   for i = 7, #a, 2 do
     if not seen[a[i]] and redis.call('HEXISTS', held_key(h), a[i]) == 0 then fresh = fresh + 1 end
@@ -180,7 +221,7 @@ function ops.pin(a)
   if redis.call('HLEN', held_key(h)) + fresh > limit then return {'too_many', limit} end
   for i = 7, #a, 2 do add_pin(h, a[i], a[i + 1], operation) end
   note_operation(h, known, operation, digest)
-  return {'ok', operation}
+  return {'ok', operation, in_the_way(a, 7)}
 end
 
 -- holder incarnation operation digest [version]...
@@ -210,12 +251,32 @@ function ops.withdraw(a)
   return {'ok', operation}
 end
 
--- [version]...: live pins on each
+-- token [version]...: live pins on each; with a token, also the note that they are about to change. In one
+-- script: a pin that is registered before is found here, and one that is registered after finds the note.
 function ops.pins(a)
   local _, began = generation()
+  if a[2] ~= '' then
+    redis.call('HSET', changing, a[2], (now + CHANGING) .. '|' .. table.concat(a, ' ', 3))
+    redis.call('PEXPIRE', changing, CHANGING)
+  end
   local found = {}
-  for i = 2, #a do found[#found + 1] = live_pins(a[i]) end
+  for i = 3, #a do found[#found + 1] = live_pins(a[i]) end
   return {now, began, found}
+end
+
+-- token: the command is through, whatever came of it
+function ops.changed(a)
+  redis.call('HDEL', changing, a[2])
+  return {'ok'}
+end
+
+-- [token]...: those that still stand
+function ops.standing(a)
+  local stand, found = changes(), {}
+  for i = 2, #a do
+    if stand[a[i]] then found[#found + 1] = a[i] end
+  end
+  return found
 end
 
 -- mark? [version]...: what a sweep looks at; with mark '1', unpinned versions without a mark get one

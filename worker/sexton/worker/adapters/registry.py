@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from sexton.core.collection import Version
 from sexton.core.pins import Pins, highest
+from sexton.core.registry import Changing
 from sexton.core.sweep import LivePin, Mark, Observation
 from sexton.schemas.errors import Fenced, LeaseLost, TooManyHolders, TooManyPins, Unavailable
 from sexton.schemas.ids import token
@@ -26,7 +27,7 @@ from sexton.schemas.leases import (
     ReleaseRequest,
 )
 from sexton.schemas.span import SpanVersion
-from sexton.worker.ports import Beat, LivePins
+from sexton.worker.ports import Beat, LivePins, Taken
 
 _SCRIPT: Final = files("sexton.worker.adapters").joinpath("registry.lua").read_text()
 
@@ -49,12 +50,12 @@ class RedisRegistry:
             _flag(request.pins is not None),
             *_pin_args(request.pins or ()),
         )
-        return Beat(operation=int(answer[1]), announce=answer[2] == b"1")
+        return Beat(operation=int(answer[1]), announce=answer[2] == b"1", changing=_changing(answer[3]))
 
-    async def pin(self, request: PinRequest) -> bool:
+    async def pin(self, request: PinRequest) -> Taken:
         """See `Registry.pin`."""
         answer = await self._holder_call("pin", request, request.digest, MAX_PINS, *_pin_args(request.pins))
-        return bool(answer[0] == b"ok")
+        return Taken(taken=answer[0] == b"ok", changing=_changing(answer[2]))
 
     async def release(self, request: ReleaseRequest) -> bool:
         """See `Registry.release`."""
@@ -68,9 +69,25 @@ class RedisRegistry:
 
     async def live(self, context_id: str, versions: Sequence[Version]) -> LivePins:
         """See `Registry.live`."""
+        return await self._pins(context_id, versions, "")
+
+    async def change(self, context_id: str, versions: Sequence[Version], token: str) -> LivePins:
+        """See `Registry.change`."""
+        return await self._pins(context_id, versions, token)
+
+    async def changed(self, context_id: str, token: str) -> None:
+        """See `Registry.changed`."""
+        await self._call(context_id, "changed", token)
+
+    async def standing(self, context_id: str, tokens: Iterable[str]) -> frozenset[str]:
+        """See `Registry.standing`."""
+        found = await self._call(context_id, "standing", *sorted(tokens))
+        return frozenset(name.decode() for name in found)
+
+    async def _pins(self, context_id: str, versions: Sequence[Version], token: str) -> LivePins:
         if not versions:
             return LivePins(pins={}, age_ms=MAX_TTL_MS)
-        now, began, found = await self._call(context_id, "pins", *(_name(*v) for v in versions))
+        now, began, found = await self._call(context_id, "pins", token, *(_name(*v) for v in versions))
         pins: Pins = {
             version: cost
             for version, live in zip(versions, found, strict=True)
@@ -173,6 +190,15 @@ def _name(span_id: str, version: int) -> str:
 def _version(name: bytes) -> Version:
     span_id, version = name.decode().rsplit("@", 1)
     return span_id, int(version)
+
+
+def _changing(raw: Sequence[bytes]) -> Changing:
+    """From version, token, version, token."""
+    found: dict[Version, frozenset[str]] = {}
+    for name, token_ in zip(raw[::2], raw[1::2], strict=True):
+        version = _version(name)
+        found[version] = found.get(version, frozenset()) | {token_.decode()}
+    return found
 
 
 def _pin_args(pins: Iterable[Pin]) -> list[str]:
