@@ -30,6 +30,7 @@ from sexton.worker.adapters.nats_log import NatsLog
 from sexton.worker.adapters.registry import RedisRegistry
 from sexton.worker.embedded import EmbeddedServers
 from sexton.worker.sweeper import Sweeper
+from tests.core_kit.build import append, rewrite
 from tests.leases_kit.servers import (
     BY_HAND,
     QUICK,
@@ -358,3 +359,16 @@ async def test_a_thousand_rewrites_without_holders_all_come_free(world: World, c
     freed = sum(len(text) for text in texts) - found.tree.nodes["l0:a"].size_bytes
     assert freed == found.freed_bytes
     assert freed == metrics.FREED_BYTES._value.get() - before
+
+
+async def test_nothing_is_collected_while_it_is_switched_off(own_servers: EmbeddedServers) -> None:
+    """For the time of a backup: not by itself and not by hand; afterwards what waited is collected."""
+    async with serving(own_servers, **QUICK, collect=False) as (worker, sender):
+        await sender.commit(append("e", "a"))
+        await sender.commit(rewrite("r", "l0:a", "another text"))
+        with pytest.raises(Unavailable, match="SEXTON_COLLECT"):
+            await sweep(sender, "ctx")
+        assert {OLD} == set(await tombstones(sender, "ctx"))
+        assert "the sweeper" not in {task.get_name() for task in worker._background._tasks}
+    async with serving(own_servers, **QUICK) as (_, sender):
+        await until_collected(sender, "ctx", [OLD])

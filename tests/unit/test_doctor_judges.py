@@ -91,6 +91,7 @@ def test_redis_s_own_settings(
         ({"nats_creds_file": None, "nats_url": "nats://worker:pw@nats.example"}, []),
         ({"nats_creds_file": None, "nats_url": "127.0.0.1:4222", "cold_url": "file:///data"}, []),
         ({"pager_urls": SecretStr("")}, [("settings.pager_urls", Level.WARNING)]),
+        ({"collect": False}, [("settings.collect", Level.WARNING)]),
         ({"orphan_min_age_s": 60.0}, [("settings.orphan_min_age", Level.WARNING)]),
     ],
 )

@@ -125,9 +125,10 @@ class Worker:
 
     async def listen(self) -> None:
         """Begins to sweep, once the broker takes commands."""
-        self._spawn(self._sweeper.run(), lasting="the sweeper")
+        if self.settings.collect:
+            self._spawn(self._sweeper.run(), lasting="the sweeper")
+            self._spawn(self._sweeper.run_orphans(self._orphans, self.settings.orphan_interval_s))
         self._spawn(self._census.run(self.settings.sweep_interval_s), lasting="the census")
-        self._spawn(self._sweeper.run_orphans(self._orphans, self.settings.orphan_interval_s))
         self.health.started()
         log.info("worker.ready", partitions=self.settings.partitions)
 
@@ -261,7 +262,9 @@ class Worker:
             ),
             new_attempt=_new_id,
         )
-        self._ops = OpsService(registry, collector, Verifier(self._contexts, cold, self._failures))
+        self._ops = OpsService(
+            registry, collector, Verifier(self._contexts, cold, self._failures), collect=settings.collect
+        )
         self._orphans = OrphanSweep(
             cold,
             self._contexts,

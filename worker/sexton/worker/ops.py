@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from sexton.schemas.codec import decode
-from sexton.schemas.errors import InvalidInput
+from sexton.schemas.errors import InvalidInput, Unavailable
 from sexton.schemas.leases import PinInfo
 from sexton.schemas.ops import (
     HoldersPart,
@@ -29,10 +29,13 @@ _PER_PART: Final = 1000
 class OpsService:
     """Answers operators' requests. Raises `Unavailable` if a store does not answer."""
 
-    def __init__(self, registry: Registry, collector: Collector, verifier: Verifier) -> None:
+    def __init__(
+        self, registry: Registry, collector: Collector, verifier: Verifier, *, collect: bool = True
+    ) -> None:
         self._registry = registry
         self._collector = collector
         self._verifier = verifier
+        self._collect = collect
 
     async def parts(self, verb: OpsVerb, context_id: str, data: bytes) -> Iterable[ReplyPart]:
         """The parts of one answer."""
@@ -49,6 +52,8 @@ class OpsService:
             case OpsVerb.TOMBSTONES:
                 return _told(await self._collector.report(context_id))
             case OpsVerb.SWEEP:
+                if not self._collect:
+                    raise Unavailable("nothing is collected now: this worker has SEXTON_COLLECT=false")
                 return _told(await self._collector.sweep(context_id))
             case OpsVerb.VERIFY:
                 assert isinstance(request, VerifyRequest)  # noqa: S101 - decoded as one above

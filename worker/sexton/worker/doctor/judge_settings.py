@@ -22,6 +22,12 @@ def judge_settings(settings: Settings, unknown: Iterable[str]) -> Iterator[Findi
             f"bytes without a record are deleted after {settings.orphan_min_age_s:g} s",
             "set SEXTON_ORPHAN_MIN_AGE_S far above any commit's time and any pause of a worker: a day",
         )
+    if not settings.collect:
+        yield warning(
+            "settings.collect",
+            "nothing is collected: what is rewritten and pruned stays",
+            "remove SEXTON_COLLECT=false when the backup is done",
+        )
     if not settings.page_targets:
         yield warning(
             "settings.pager_urls",

@@ -50,6 +50,9 @@ class WorkerSettings(BaseModel):
     quiet_s: Annotated[float, Field(gt=0)] = 5.0
     """How long a version must have been without a pin before its collection is announced: more than Redis can
     lose in a fail-over. Every live holder must have been heard from since, too."""
+    collect: bool = True
+    """Whether bytes may be deleted: tombstones, and what no record names. False while a backup is made, on
+    all workers; pins and rewrites work as ever."""
     sweep_interval_s: Annotated[float, Field(gt=0)] = 10.0
     """Between two sweeps for tombstones."""
     orphan_interval_s: Annotated[float, Field(gt=0)] = 6 * 3600.0
