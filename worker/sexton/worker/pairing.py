@@ -7,7 +7,6 @@ store has it in an object of its own.
 from dataclasses import replace
 from typing import Final
 
-import nats.errors
 import nats.js.errors
 import structlog
 from nats.js import JetStreamContext
@@ -16,9 +15,8 @@ from nats.js.api import StreamInfo
 from sexton.core.pairing import LogSeen, Pairing, pair
 from sexton.schemas import subjects
 from sexton.schemas.errors import Unavailable
-from sexton.worker.adapters.nats_client import RefusedError
 from sexton.worker.ports import ColdStore
-from sexton.worker.provision import STORE_NAME, ProvisionError, provision
+from sexton.worker.provision import STORE_NAME, ProvisionError, jetstream_errors, provision
 from sexton.worker.settings import Settings
 
 log: Final = structlog.get_logger("sexton.provision")
@@ -69,32 +67,19 @@ async def provision_pair(js: JetStreamContext, settings: Settings, cold: ColdSto
 
 
 async def _log(js: JetStreamContext) -> StreamInfo | None:
-    try:
-        return await js.stream_info(subjects.STREAM_LOG)
-    except nats.js.errors.NotFoundError:
-        return None
-    except RefusedError as e:
-        raise e.as_ours() from None
-    except nats.js.errors.APIError as e:
-        raise Unavailable(f"JetStream refused: {e.description or e}", operation="provision") from e
-    except (TimeoutError, nats.errors.Error, OSError) as e:
-        raise Unavailable(
-            f"JetStream did not answer ({type(e).__name__}); is it enabled?", operation="provision"
-        ) from e
+    with jetstream_errors():
+        try:
+            return await js.stream_info(subjects.STREAM_LOG)
+        except nats.js.errors.NotFoundError:
+            return None
 
 
 async def _name_log(js: JetStreamContext, name: str) -> None:
     info = await _log(js)
     if info is not None and log_seen(info).name is None:
         metadata = {**(info.config.metadata or {}), STORE_NAME: name}
-        try:
+        with jetstream_errors():
             await js.update_stream(replace(info.config, metadata=metadata))
-        except RefusedError as e:
-            raise e.as_ours() from None
-        except (TimeoutError, nats.errors.Error, OSError) as e:
-            raise Unavailable(
-                f"the log could not be named ({type(e).__name__})", operation="provision"
-            ) from e
 
 
 def log_seen(info: StreamInfo) -> LogSeen:

@@ -6,6 +6,7 @@ meant is an error that names each difference, for its data may depend on how it 
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import nats.errors
@@ -246,11 +247,18 @@ async def ensure(
         Unavailable: JetStream did not answer, or is not enabled.
         PermissionRefused: this user may not do that.
     """
-    try:
+    with jetstream_errors():
         for stream in streams:
             await _stream(js, stream)
         for stream_name, consumer in consumers:
             await _consumer(js, stream_name, consumer)
+
+
+@contextmanager
+def jetstream_errors() -> Iterator[None]:
+    """Within it, what goes wrong with JetStream is raised in our words. Raises as `ensure`."""
+    try:
+        yield
     except RefusedError as e:
         raise e.as_ours() from None
     except nats.js.errors.APIError as e:
