@@ -37,6 +37,7 @@ from sexton.holder.holder import Holder
 from sexton.holder.pins import Pinned, PinScope
 from sexton.holder.results import CompactionReport, Resolved
 from sexton.holder.settings import HolderSettings
+from sexton.schemas.commands import SourceRef
 from sexton.schemas.errors import (
     BoundaryError,
     CallerError,
@@ -60,6 +61,7 @@ from sexton.schemas.errors import (
     StaleSpanError,
     TooManyContexts,
     TooManyHolders,
+    TooManyPins,
     TransientError,
     Unavailable,
     Unconfirmed,
@@ -108,9 +110,11 @@ __all__ = [
     "Policy",
     "Resolved",
     "SextonError",
+    "SourceRef",
     "StaleSpanError",
     "TooManyContexts",
     "TooManyHolders",
+    "TooManyPins",
     "TransientError",
     "Unavailable",
     "Unconfirmed",
