@@ -2,9 +2,10 @@
 
     python benchmarks/bench_commit.py [COMMANDS]
 
-One NATS, one Valkey, one worker process, appends of one leaf of 1 KiB, a cold store in a local folder. The
-baselines do a part of the same work: a compare-and-swap publish per command and nothing else; and a bare loop
-in a process of its own that fetches a command, publishes with compare-and-swap, says so and acknowledges.
+One NATS, one Valkey, one worker process, appends and rewrites of one leaf of 1 KiB, a cold store in a local
+folder. The baselines do a part of the same work: a compare-and-swap publish per command and nothing else; and
+a bare loop in a process of its own that fetches a command, publishes with compare-and-swap, says so and
+acknowledges.
 The same again with traces: of each command, and of one in ten.
 Latency is from the publish of a command to its outcome in the sender's hands. Read the figures as ratios.
 """
@@ -29,9 +30,9 @@ from nats.aio.msg import Msg
 
 from sexton.schemas import subjects
 from sexton.schemas.codec import decode_outcome
-from sexton.schemas.commands import Append
+from sexton.schemas.commands import Append, Rewrite
 from sexton.schemas.outcome import REPLY_HEADER, Committed
-from sexton.schemas.span import NewSpan
+from sexton.schemas.span import NewSpan, Text
 from sexton.worker.embedded import ChildProcess, EmbeddedServers
 from sexton.worker.provision import partition_durable, provision
 from sexton.worker.settings import Settings
@@ -125,8 +126,8 @@ class Sender:
         await self._client.subscribe(f"{self._inbox}.*", cb=self._hear)
         await self._client.flush()
 
-    async def ask(self, context_id: str, event_id: str) -> bytes:
-        command = Append(context_id=context_id, event_id=event_id, spans=(NewSpan(content=CONTENT),))
+    async def ask(self, command: Append | Rewrite) -> bytes:
+        context_id, event_id = command.context_id, command.event_id
         heard = self._waiting[event_id] = asyncio.get_running_loop().create_future()
         await self._js.publish(
             subjects.command(context_id, command.kind),
@@ -140,10 +141,32 @@ class Sender:
         self._waiting.pop(message.subject.rsplit(".", 1)[1]).set_result(message.data)
 
 
+def append(context_id: str, name: str) -> Append:
+    return Append(context_id=context_id, event_id=name, spans=(NewSpan(name=name, content=CONTENT),))
+
+
+def rewrite(context_id: str, name: str) -> Rewrite:
+    """Of what `append` has appended under that name."""
+    return Rewrite(
+        context_id=context_id,
+        event_id=f"{name}-rewrite",
+        span_id=f"l0:{name}",
+        base_version=1,
+        text=Text(content=CONTENT[1:]),
+    )
+
+
 async def commands(
-    url: str, worker: ChildProcess, name: str, count: int, in_flight: int, *, check: bool
+    url: str,
+    worker: ChildProcess,
+    name: str,
+    count: int,
+    in_flight: int,
+    *,
+    check: bool,
+    make: Callable[[str, str], Append | Rewrite] = append,
 ) -> Figure:
-    """`count` appends over the contexts, `in_flight` at a time, to a worker that is named and running."""
+    """`count` commands over the contexts, `in_flight` at a time, to a worker that is named and running."""
     client = await nats.connect(url)
     sender = Sender(client)
     await sender.start()
@@ -155,12 +178,12 @@ async def commands(
     async def lane() -> None:
         for number in numbers:
             began = time.perf_counter()
-            data = await sender.ask(f"{tag}-{number % contexts}", f"{tag}-{number}")
+            data = await sender.ask(make(f"{tag}-{number % contexts}", f"{tag}-{number}"))
             latencies.append(time.perf_counter() - began)
             if check and not isinstance(decode_outcome(data), Committed):
                 raise SystemExit(f"not committed: {data.decode()}")
 
-    await sender.ask(f"{tag}-0", f"{tag}-warm")
+    await sender.ask(make(f"{tag}-0", f"{tag}-warm"))
     cpu_s = _cpu_s(worker.pid)
     began = time.perf_counter()
     await asyncio.gather(*(lane() for _ in range(in_flight)))
@@ -260,6 +283,12 @@ async def run(count: int) -> list[Figure]:
             async with program(["-c", WORKER], folder / f"{name}.out", **env, **more) as worker:
                 rows.append(await commands(url, worker, name, count, 1, check=True))
                 rows.append(await commands(url, worker, name, count * 2, IN_FLIGHT, check=True))
+                if name == "append":
+                    again = "rewrite"
+                    rows.append(await commands(url, worker, again, count, 1, check=True, make=rewrite))
+                    rows.append(
+                        await commands(url, worker, again, count * 2, IN_FLIGHT, check=True, make=rewrite)
+                    )
 
         async def traced(url: str) -> None:
             async with collector() as endpoint:
