@@ -181,6 +181,25 @@ async def test_closing_leaves_at_once() -> None:
         assert Strategy.INVALIDATE_AND_REKEY is await rewrite_elsewhere(r, span_id, "Ship on Monday.")
 
 
+async def test_closing_before_the_first_answer_leaves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a program of one command does: its first heartbeat was heard, and the answer is not there yet."""
+    async with rig(service=ListeningService()) as r:
+        await r.clock.rest()
+        answer = r.service.answer
+
+        def unanswered(context_id: str, verb: Verb, body: bytes) -> list[bytes]:
+            parts = list(answer(context_id, verb, body))
+            return [] if verb is Verb.HEARTBEAT and not heard(r).last.leave else parts
+
+        monkeypatch.setattr(r.service, "answer", unanswered)
+        _, context = await r.another()
+        await r.clock.rest()
+        name = r.others[0].name
+        assert known(r, name).is_good(int(r.clock.monotonic() * 1000))
+        await r.run(context.close())
+        assert not known(r, name).is_good(int(r.clock.monotonic() * 1000))
+
+
 async def test_closing_again_says_nothing_more() -> None:
     """Twice, and with the holder after its context."""
     async with rig(service=ListeningService()) as r:

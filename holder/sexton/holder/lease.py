@@ -74,6 +74,8 @@ class LeaseKeeper:
         """When the next heartbeat is to be sent."""
         self._wake = asyncio.Event()
         self._tasks = Tasks(self._log)
+        self._said = False
+        """Whether a heartbeat of this process was ever sent: the registry may have a lease of ours."""
         self._heard = False
         """Whether the registry has ever taken a heartbeat of this process."""
         self._closed = False
@@ -89,7 +91,7 @@ class LeaseKeeper:
         self._closed = True
         await self._tasks.close()
         self._uses.clear()
-        if not self._heard or self._book.fenced_by is not None:
+        if not self._said or self._book.fenced_by is not None:
             return
         try:
             await self._calls.heartbeat(self._book.leave(), tries=1)
@@ -238,6 +240,7 @@ class LeaseKeeper:
             self._check_open()
             sent_at = self._clock.monotonic()
             request = self._book.heartbeat(sent_at)
+            self._said = True
             try:
                 reply = await self._calls.heartbeat(request)
             except LeaseLost:
