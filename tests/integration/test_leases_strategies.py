@@ -316,3 +316,16 @@ async def test_verify_finds_what_is_lost_and_what_is_damaged(world: World, conte
     } == {(damage.span_id, damage.reason, damage.level) for damage in damaged}
     assert {1} == {damage.version for damage in damaged}
     await held.__aexit__(None, None, None)
+
+
+async def test_a_holder_that_asks_for_too_long_a_lease_pins_all_the_same(
+    world: World, context: Context, other: Context
+) -> None:
+    """The worker names the longest there is, and the holder takes that."""
+    async with (
+        holding(world.servers, context.context_id, lease_ttl_s=60.0) as patient,
+        patient.pin(A, cost=PinCost.IMMOVABLE) as pinned,
+    ):
+        assert pinned.proven
+        with pytest.raises(CommandRejected):
+            await other.rewrite(A, "new")

@@ -2,8 +2,10 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from sexton.core.pins import PinCost
 from sexton.holder import (
@@ -11,8 +13,9 @@ from sexton.holder import (
     Unavailable,
     Unconfirmed,
 )
+from sexton.holder.testing import MemoryService
 from sexton.schemas.errors import InvalidInput
-from sexton.schemas.leases import MAX_TTL_MS, MIN_TTL_MS
+from sexton.schemas.leases import MAX_TTL_MS, MIN_TTL_MS, HeartbeatRequest, LeaseReply
 from sexton.schemas.rpc import Verb
 from tests.holder_kit import CONTEXT, Rig, rig
 from tests.leases_kit import (
@@ -29,6 +32,7 @@ from tests.leases_kit import (
 
 TTL_S = HolderSettings().lease_ttl_s
 INTERVAL_S = TTL_S / 3
+LONGEST_MS = 6_000
 
 
 # --- kept --------------------------------------------------------------------------------------------
@@ -299,3 +303,47 @@ async def test_no_service_at_all_is_no_busy_loop() -> None:
         r.transport.start_workers()
         await r.clock.advance(INTERVAL_S)
         assert {} == held(r) == claimed(r)
+
+
+async def test_a_lease_that_is_too_long_for_the_service_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so once, asks for the longest there is from then on, and pins hold."""
+    beat = MemoryService._heartbeat
+
+    def limited(service: MemoryService, request: HeartbeatRequest) -> LeaseReply:
+        if request.ttl_ms > LONGEST_MS:
+            raise InvalidInput("too long", field="ttl_ms", limit=LONGEST_MS)
+        return beat(service, request)
+
+    monkeypatch.setattr(MemoryService, "_heartbeat", limited)
+    with capture_logs() as logs:
+        async with rig(service=ListeningService()) as r:
+            span_id = await r.leaf()
+            async with pin(r, span_id) as pinned:
+                beats = len(heard(r).beats)
+                await r.clock.advance(LONGEST_MS / 1000)
+                assert 3 == len(heard(r).beats) - beats
+                assert pinned.proven
+                assert {LONGEST_MS} == {beat.ttl_ms for _, beat in heard(r).beats[beats:]}
+    assert 1 == sum(line["event"] == "holder.lease_shortened" for line in logs)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"field": "other", "limit": LONGEST_MS}, {"field": "ttl_ms", "limit": 1}, {"field": "ttl_ms"}],
+    ids=["another field", "no length of a lease", "no limit"],
+)
+async def test_another_refusal_of_a_heartbeat_shortens_nothing(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No busy loop, and no other length is asked for."""
+
+    def refused(service: MemoryService, request: HeartbeatRequest) -> LeaseReply:
+        raise InvalidInput("no", **fields)
+
+    async with rig(service=ListeningService()) as r:
+        await r.clock.rest()
+        monkeypatch.setattr(MemoryService, "_heartbeat", refused)
+        beats = len(heard(r).beats)
+        await r.clock.advance(TTL_S)
+        assert 0 < len(heard(r).beats) - beats < 12
+        assert {int(TTL_S * 1000)} == {beat.ttl_ms for _, beat in heard(r).beats}

@@ -19,6 +19,7 @@ from sexton.holder.tasks import Tasks
 from sexton.schemas.errors import (
     CallerError,
     Fenced,
+    InvalidInput,
     LeaseLost,
     PeerError,
     PinRefused,
@@ -26,7 +27,7 @@ from sexton.schemas.errors import (
     TransientError,
     Unconfirmed,
 )
-from sexton.schemas.leases import MAX_PINS, LeaseReply, Pin, PinCost, RefusedPin
+from sexton.schemas.leases import MAX_PINS, MIN_TTL_MS, LeaseReply, Pin, PinCost, RefusedPin
 from sexton.schemas.rpc import Head
 from sexton.schemas.span import SpanState
 
@@ -250,12 +251,33 @@ class LeaseKeeper:
             except Fenced as e:
                 self._on_fenced(e)
                 continue
+            except InvalidInput as e:
+                if not self._shortened(e):
+                    raise
+                continue
             self._heard = True
             self._take_in(reply, self._book.on_heartbeat(request, reply, sent_at))
             self._due_at = sent_at + self._interval_s
             self._on_head(reply.head, sent_at, anew=request.register_new)
             return
         raise Unconfirmed("the registry does not keep the lease", context_id=self._book.context_id)
+
+    def _shortened(self, error: InvalidInput) -> bool:
+        """Whether the lease was refused as too long, and is asked for as long as it may be from now on.
+
+        To go on as before would be to go on without a lease, and without pins.
+        """
+        limit_ms = error.fields.get("limit")
+        if error.fields.get("field") != "ttl_ms" or not isinstance(limit_ms, int):
+            return False
+        if not MIN_TTL_MS <= limit_ms < self._book.ttl_ms:
+            return False
+        self._log.warning(
+            "holder.lease_shortened", lease_ttl_s=self._book.ttl_ms / 1000, longest_s=limit_ms / 1000
+        )
+        self._book.ttl_ms = limit_ms
+        self._interval_s = limit_ms / 1000 / _BEATS_PER_LEASE
+        return True
 
     async def _keep(self) -> None:
         while True:

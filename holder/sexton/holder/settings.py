@@ -35,7 +35,7 @@ class HolderSettings:
     # --- leases ---
     lease_ttl_s: float = 15.0
     """How long the registry keeps this holder's pins without hearing of it; a heartbeat is sent three times
-    in that time. The service has a longest one."""
+    in that time. The service has a longest one; a holder that asks for more gets that, and logs it."""
 
     # --- asking ---
     connect_timeout_s: float = 5.0
