@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sexton.core import collection, lease
+from sexton.core import collection
 from sexton.core.collection import Version
 from sexton.core.lease import PinBook
-from sexton.core.pins import pins_digest
+from sexton.core.pins import EMPTY_DIGEST, PinsDigest, pins_digest
 from sexton.core.registry import HolderState, RegistryState
 from sexton.core.sweep import LivePin, Observation, Step, SweepRules, judge_stone, still_free
 from sexton.core.tree import Tombstone
@@ -68,7 +68,7 @@ def no_second_check(patch: Patch) -> None:
 
 def no_digest(patch: Patch) -> None:
     """All sets of pins look alike."""
-    patch.setattr(lease, "pins_digest", lambda pins: pins_digest(()))
+    patch.setattr(PinsDigest, "value", lambda digest: EMPTY_DIGEST)
 
 
 def no_pending_in_digest(patch: Patch) -> None:

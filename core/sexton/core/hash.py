@@ -47,12 +47,18 @@ def body_digest(data: bytes) -> str:
 
 def framed_digest(parts: Iterable[str]) -> str:
     """Digest of a sequence of strings. Each is framed by its length: `("ab", "c")` is not `("a", "bc")`."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8))
-        digest.update(data)
-    return "sha256:" + digest.hexdigest()
+    return digest_of_frames(map(frame, parts))
+
+
+def frame(part: str) -> bytes:
+    """One string of a sequence, as `framed_digest` takes it in."""
+    data = part.encode()
+    return len(data).to_bytes(8) + data
+
+
+def digest_of_frames(frames: Iterable[bytes]) -> str:
+    """`framed_digest` of strings that are framed already."""
+    return "sha256:" + hashlib.sha256(b"".join(frames)).hexdigest()
 
 
 def chain(previous: str, record: AnyRecord) -> str:

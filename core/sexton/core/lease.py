@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from sexton.core.collection import Version
-from sexton.core.pins import SEVERITY, pins_digest
+from sexton.core.pins import SEVERITY, PinsDigest
 from sexton.schemas.leases import (
     HeartbeatRequest,
     LeaseReply,
@@ -82,6 +82,8 @@ class PinBook:
         self._registered = False
         self._announce = True
         self._claims: dict[Version, _Claim] = {}
+        self._digest = PinsDigest()
+        """Of the claims."""
 
     # --- what is true now ----------------------------------------------------------------------------
 
@@ -133,7 +135,7 @@ class PinBook:
 
     def leave(self) -> HeartbeatRequest:
         """The last heartbeat: gives up the lease and all pins."""
-        self._claims.clear()
+        self._drop_all()
         self._operation += 1
         return HeartbeatRequest(**self._common(), ttl_ms=self.ttl_ms, leave=True)
 
@@ -147,6 +149,7 @@ class PinBook:
                 known.cost, known.asked_cost = pin.cost, self._operation
                 if _covers(known.granted, pin.cost):
                     known.granted = pin.cost
+            self._digest.put(version, pin.cost)
         return PinRequest(**self._common(), pins=tuple(pins))
 
     def let_go(self, versions: Iterable[Version]) -> ReleaseRequest | None:
@@ -154,6 +157,8 @@ class PinBook:
         gone = [version for version in versions if self._claims.pop(version, None) is not None]
         if not gone:
             return None
+        for version in gone:
+            self._digest.drop(version)
         self._operation += 1
         named = tuple(SpanVersion(span_id=span_id, version=version) for span_id, version in gone)
         return ReleaseRequest(**self._common(), versions=named)
@@ -191,7 +196,7 @@ class PinBook:
     def on_fenced(self, newest: int) -> None:
         """Another process of our id has registered, under the incarnation `newest`."""
         self.on_lease_lost()
-        self._claims.clear()
+        self._drop_all()
         self.fenced_by = newest
 
     def _take_in(self, reply: LeaseReply) -> tuple[RefusedPin, ...]:
@@ -209,6 +214,7 @@ class PinBook:
             claim = self._claims.get((refused.span_id, refused.version))
             if claim is not None and claim.asked <= reply.operation:
                 del self._claims[refused.span_id, refused.version]
+                self._digest.drop((refused.span_id, refused.version))
                 lost.append(refused)
         if reply.announce or reply.refused:
             # The registry forgets its digest with a refusal, and wants to hear what is left.
@@ -221,8 +227,12 @@ class PinBook:
             "holder_id": self.holder_id,
             "incarnation": self.incarnation,
             "operation": self._operation,
-            "digest": pins_digest(self.claims()),
+            "digest": self._digest.value(),
         }
+
+    def _drop_all(self) -> None:
+        self._claims.clear()
+        self._digest.clear()
 
 
 def _covers(granted: PinCost | None, cost: PinCost) -> bool:
