@@ -8,9 +8,11 @@ from typing import Any, Final
 import pytest
 from redis.asyncio import Redis
 
-from sexton.schemas.outcome import Committed
+from sexton.holder import Holder
+from sexton.schemas.codec import AnyCommand
+from sexton.schemas.outcome import Committed, Rejected, RejectionCode
 from sexton.worker.embedded import EmbeddedServers
-from tests.core_kit.build import append, compact, leaf, rewrite
+from tests.core_kit.build import append, compact, leaf, prune, rewrite
 from tests.support.waiting import deadline, eventually
 from tests.worker_kit.sender import Sender, pointer_to
 from tests.worker_kit.service import cold_folder, serving
@@ -69,22 +71,63 @@ async def test_flushed_again_and_again_in_the_middle_of_commits(own_servers: Emb
 
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
 async def test_appends_and_fetches_go_on_without_it(own_servers: EmbeddedServers, how: str) -> None:
-    """I7: they do not even wait for it; what must know the pins waits, and is done once it is back."""
+    """I7: they do not even wait for it, and for nothing in their lane that must know the pins."""
     contents = {f"l0:n{i}": f"{LONG}{i}" for i in range(5)}
-    async with serving(own_servers, retry_delay_max_s=0.2, io_timeout_s=1.0) as (_, sender):
+    async with serving(own_servers, partitions=1, registry_timeout_s=0.5) as (_, sender):
         await sender.commit(append("e0", leaf("n0", contents["l0:n0"])))
+        await sender.commit(append("e0", leaf("n0", LONG), context_id="other"))
         await (own_servers.valkey.stop() if how == "stopped" else own_servers.valkey.pause())
-        async with deadline(10, "four appends and their fetches"):
-            for i in range(1, 5):
-                await sender.commit(append(f"e{i}", leaf(f"n{i}", contents[f"l0:n{i}"])))
-            await check_all(sender, contents)
-        await sender.publish(rewrite("rw", "l0:n0", "new bytes"))
-        behind = append("behind", leaf("behind", LONG))
-        await sender.publish(behind)
+        changes: list[AnyCommand] = [
+            change.model_copy(update={"context_id": "other"})
+            for change in (
+                rewrite("rw", "l0:n0", "new bytes"),
+                compact("sum", "l0:n0"),
+                prune("gone", "l0:n0"),
+            )
+        ]
+        # Ahead of each append in its lane, which is the only one.
+        for i in range(1, 5):
+            for change in changes:
+                await sender.publish(change)
+            await sender.commit(append(f"e{i}", leaf(f"n{i}", contents[f"l0:n{i}"])))
+        await check_all(sender, contents)
+        for change in changes:
+            refused = await sender.outcome_of("other", change.event_id)
+            assert isinstance(refused, Rejected)
+            assert RejectionCode.REGISTRY_UNAVAILABLE is refused.code
+        assert ["e0"] == [r.event_id for r in await sender.records("other")], (
+            "nothing was decided without pins"
+        )
+
         await (own_servers.valkey.start() if how == "stopped" else own_servers.valkey.resume())
-        for event_id in ("rw", "behind"):
-            assert isinstance(await sender.outcome_of("ctx", event_id), Committed)
-        assert ["rw", "behind"] == [r.event_id for r in await sender.records("ctx")][-2:], "in order"
+        await back(sender, changes[0])
+        assert 2 == (await sender.tree("other")).revision
+        assert [] == await sender.dead_letters()
+
+
+async def back(sender: Sender, command: AnyCommand) -> None:
+    """Sends a command until it is committed, as a holder does: a refusal is not remembered."""
+    async with deadline(20, "the registry's return"):
+        while not isinstance(outcome := await sender.ask(command), Committed):
+            assert isinstance(outcome, Rejected)
+            assert RejectionCode.REGISTRY_UNAVAILABLE is outcome.code
+
+
+async def test_a_holder_outlasts_a_short_outage(own_servers: EmbeddedServers) -> None:
+    """I7, I8: its rewrite is sent again until Redis is back, and counts once."""
+    async with (
+        serving(own_servers, registry_timeout_s=0.2) as (_, sender),
+        Holder.connect(own_servers.nats_url) as holder,
+    ):
+        context = await holder.open("ctx")
+        span_id = (await context.append("a leaf")).spans[0].span_id
+        await own_servers.valkey.stop()
+        rewriting = asyncio.create_task(context.rewrite(span_id, "other bytes"))
+        await eventually(lambda: any(o[0].status == "rejected" for o in sender.outcomes.values()))
+        await own_servers.valkey.start()
+        async with deadline(20, "the rewrite"):
+            assert isinstance(await rewriting, Committed)
+        assert ["appended", "rewritten"] == [r.kind for r in await sender.records("ctx")]
 
 
 async def test_it_was_never_there(own_servers: EmbeddedServers) -> None:

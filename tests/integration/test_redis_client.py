@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 from pydantic import SecretStr
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from sexton.worker.adapters.redis_client import open_redis
 from sexton.worker.embedded import EmbeddedServers
 from sexton.worker.settings import Settings
-from tests.support.waiting import deadline
+from tests.support.waiting import deadline, eventually
 
 
 async def test_a_restart_of_the_server_is_not_noticed_by_who_comes_after_it(
@@ -35,4 +35,47 @@ async def test_a_server_that_is_away_is_told_and_not_waited_for(own_servers: Emb
     async with deadline(5, "the refusal"):
         with pytest.raises(RedisError):
             await redis.ping()
+    await redis.aclose()
+
+
+async def test_a_server_that_gave_no_answer_is_left_alone_for_a_while(own_servers: EmbeddedServers) -> None:
+    """A frozen server takes one time-out from whoever asks first, and none from those who come after."""
+    settings = Settings(redis_url=SecretStr(own_servers.redis_url))
+    redis = open_redis(settings, 0.5, pause_s=60.0)
+    patient = open_redis(settings, 0.5)
+    await redis.ping()
+    await own_servers.valkey.pause()
+    with pytest.raises(RedisError, match="Timeout"):
+        await redis.ping()
+    async with deadline(2, "a hundred refusals"):
+        for _ in range(100):
+            with pytest.raises(RedisError, match="a moment ago"):
+                await redis.ping()
+    await own_servers.valkey.resume()
+    assert await patient.ping()
+    with pytest.raises(RedisError, match="a moment ago"):
+        await redis.ping()
+    await redis.aclose()
+    await patient.aclose()
+
+
+async def test_it_is_asked_again_after_that_and_a_refusal_is_an_answer(own_servers: EmbeddedServers) -> None:
+    """The first good answer ends it; what the server does not permit or understand does not begin it."""
+    redis = open_redis(Settings(redis_url=SecretStr(own_servers.redis_url)), 0.2, pause_s=0.05)
+    await own_servers.valkey.pause()
+    with pytest.raises(RedisError, match="Timeout"):
+        await redis.ping()
+    await own_servers.valkey.resume()
+
+    async def answered() -> bool:
+        try:
+            return bool(await redis.ping())
+        except RedisError:
+            return False
+
+    await eventually(answered)
+    for _ in range(3):
+        with pytest.raises(ResponseError):
+            await redis.execute_command("NONSENSE")
+        assert await redis.ping()
     await redis.aclose()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sexton.schemas.errors import Unavailable
-from sexton.schemas.outcome import Committed
+from sexton.schemas.outcome import Committed, Rejected, RejectionCode
 from sexton.worker.delivery import Delivery
 from sexton.worker.embedded import EmbeddedServers
 from tests.core_kit.build import append
@@ -64,6 +64,10 @@ async def test_a_command_that_fails_for_ever_is_a_dead_letter_in_the_end(
         assert (bad.wire(), "exhausted", 4) == (data, letter.reason, letter.deliveries)
         assert 4 == before.deliveries["bad"]
         assert ["good"] == [record.event_id for record in await sender.records("ctx")]
+        told = await sender.outcome_of("ctx", "bad")
+        assert isinstance(told, Rejected)
+        assert RejectionCode.DEAD_LETTER is told.code
+        assert "never" in told.message
 
 
 async def test_a_bug_is_logged_and_the_command_tried_again(

@@ -7,7 +7,8 @@ import pytest
 from sexton.holder import CommandRejected, OutcomeUnknown, PayloadTooLarge, Unavailable
 from sexton.holder.commands import Source
 from sexton.holder.testing import MemoryService
-from sexton.schemas.commands import Append, Compact, SourceRef
+from sexton.schemas.codec import decode_command
+from sexton.schemas.commands import Append, CommandKind, Compact, SourceRef
 from sexton.schemas.errors import InvalidInput, PeerError
 from sexton.schemas.limits import CHUNK_BYTES, MAX_SOURCES, MAX_SPANS_PER_APPEND
 from sexton.schemas.outcome import Committed, NoChange, Rejected, RejectionCode
@@ -343,3 +344,58 @@ async def test_a_pruned_span_and_a_strategy_are_in_the_outcome() -> None:
             await r.run(r.context.rewrite(span_id, "again"))
         with pytest.raises(CommandRejected, match="unknown_span"):
             await r.run(r.context.rewrite("l0:never", "x"))
+
+
+async def test_a_registry_that_is_away_for_a_while_is_waited_for() -> None:
+    """I8: refused because nobody can say who holds what, it is sent again, the same, and counts once."""
+    async with rig() as r:
+        span_id = await r.leaf()
+        r.service.registry_down = True
+        rewriting = asyncio.create_task(r.context.rewrite(span_id, "other bytes"))
+        await r.clock.advance(r.holder.settings.outcome_timeout_s)
+        assert not rewriting.done()
+        assert 2 < r.service.commands < 20
+        r.service.registry_down = False
+        assert 2 == (await r.run(rewriting)).revision
+
+
+async def test_a_registry_that_stays_away_is_unavailable_and_nothing_has_happened() -> None:
+    """As many tries as for silence, each as long; and then it is known that nothing came of it."""
+    async with rig() as r:
+        span_id = await r.leaf()
+        r.service.registry_down = True
+        began = r.clock.monotonic()
+        with pytest.raises(Unavailable, match="as the test says") as caught:
+            await r.run(r.context.rewrite(span_id, "other bytes"))
+        assert "event_id" in caught.value.fields
+        settings = r.holder.settings
+        assert r.clock.monotonic() - began >= settings.outcome_timeout_s * settings.command_tries
+        assert 1 == r.service.tree(CONTEXT).revision
+
+
+async def test_after_a_try_without_an_outcome_a_refusal_does_not_say_that_nothing_happened() -> None:
+    """The first try may yet commit."""
+    async with rig() as r:
+        span_id = await r.leaf()
+        r.transport.outcomes.lose(1)
+        r.service.registry_down = True
+        with pytest.raises(OutcomeUnknown):
+            await r.run(r.context.rewrite(span_id, "other bytes"))
+
+
+async def test_a_dead_letter_is_no_known_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been committed by the last of its tries: the caller may send the same command again."""
+    async with rig() as r:
+
+        def buried(context_id: str, kind: CommandKind, body: bytes) -> bytes:
+            event_id = decode_command(body).event_id
+            return Rejected(
+                context_id=context_id,
+                event_id=event_id,
+                code=RejectionCode.DEAD_LETTER,
+                message="50 deliveries; last: never",
+            ).wire()
+
+        monkeypatch.setattr(r.service, "carry_out", buried)
+        with pytest.raises(OutcomeUnknown, match="50 deliveries"):
+            await r.run(r.context.append("x", event_id="e"))

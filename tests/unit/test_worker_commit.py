@@ -9,17 +9,19 @@ import structlog
 
 from sexton.core.hash import body_digest, content_hash
 from sexton.core.pins import PinCost
-from sexton.schemas.codec import AnyCommand
-from sexton.schemas.commands import SourceRef
+from sexton.schemas.codec import AnyCommand, AnyOutcome
+from sexton.schemas.commands import Append, SourceRef
 from sexton.schemas.errors import PayloadTooLarge, Unavailable
 from sexton.schemas.ids import Level
 from sexton.schemas.outcome import Committed, NoChange, Rejected, RejectionCode
 from sexton.schemas.span import Claim, NewSpan, Strategy
 from sexton.worker.commit import Deferred, Done
-from sexton.worker.ports import LostRaceError
+from sexton.worker.contexts import Contexts, Known
+from sexton.worker.holdings import Held
+from sexton.worker.ports import LostRaceError, RegistryUnavailable
 from tests.core_kit.build import CONTEXT, append, compact, leaf, prune, rewrite, view_ids
 from tests.support.waiting import deadline
-from tests.worker_kit.stores import MemoryLog, World, carry_out, unavailable_at
+from tests.worker_kit.stores import FixedHoldings, MemoryLog, World, carry_out, unavailable_at
 
 COMMANDS: dict[str, AnyCommand] = {
     "append": append("go", "c", "d"),
@@ -500,6 +502,49 @@ async def test_a_command_that_only_comes_again_does_not_look_at_the_store(world:
     seen: list[str] = []
     await carry_out(world.with_faults(seen.append).committer(), command)
     assert [] == [point for point in seen if point.startswith("cold")]
+
+
+# --- without the registry ----------------------------------------------------------------------------
+
+
+class NoRegistry(FixedHoldings):
+    """`Holdings` whose registry does not answer."""
+
+    def change(self, command: AnyCommand) -> FixedHoldings:
+        return FixedHoldings() if isinstance(command, Append) else self
+
+    async def read(self, known: Known) -> Held:
+        raise RegistryUnavailable("registry.pins: ConnectionError")
+
+
+async def without_registry(world: World, command: AnyCommand, contexts: Contexts | None = None) -> AnyOutcome:
+    committer = world.committer(contexts)
+    committer._holdings = NoRegistry()  # type: ignore[assignment]
+    done = await carry_out(committer, command)
+    assert isinstance(done, Done)
+    return done.outcome
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+async def test_without_the_registry_nothing_is_decided_about_pins(world: World, kind: str) -> None:
+    """I4: unknown is not zero. Nor is it a wait: the lane goes on, and the sender is told to try again."""
+    outcome = await without_registry(world, COMMANDS[kind])
+    if kind == "append":
+        assert isinstance(outcome, Committed)
+        return
+    assert isinstance(outcome, Rejected)
+    assert RejectionCode.REGISTRY_UNAVAILABLE is outcome.code
+    assert 1 == outcome.revision == (await world.tree()).revision
+    assert isinstance(await world.outcome(COMMANDS[kind]), Committed), "not remembered: it may be sent again"
+
+
+@pytest.mark.parametrize("lagging", [False, True])
+async def test_without_the_registry_a_repeat_gets_its_outcome(world: World, lagging: bool) -> None:
+    """I8: also where this worker has not heard of the commit yet."""
+    behind = world.contexts()
+    await behind.get(CONTEXT)
+    first = await world.outcome(COMMANDS["rewrite"])
+    assert first == await without_registry(world, COMMANDS["rewrite"], behind if lagging else None)
 
 
 # --- claims ------------------------------------------------------------------------------------------

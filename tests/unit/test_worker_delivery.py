@@ -79,7 +79,9 @@ def letters() -> DeadLetters:
     return DeadLetters()
 
 
-async def handle(message: Message, letters: DeadLetters, result: Any = None, **more: Any) -> None:
+async def handle(
+    message: Message, letters: DeadLetters, result: Any = None, *, buried: Any = None, **more: Any
+) -> None:
     fields: dict[str, Any] = {
         "max_deliveries": MAX_DELIVERIES,
         "retry_delay_s": 0.1,
@@ -94,7 +96,7 @@ async def handle(message: Message, letters: DeadLetters, result: Any = None, **m
         if result is not None:
             await result()
 
-    await Delivery(Settings(**(fields | more)), lambda: js).handle(handler, msg)
+    await Delivery(Settings(**(fields | more)), lambda: js, buried=buried).handle(handler, msg)
 
 
 async def test_a_handled_message_is_acknowledged_once(letters: DeadLetters) -> None:
@@ -174,6 +176,34 @@ async def test_a_message_that_exhausts_its_tries_is_a_dead_letter(
     assert "exhausted" == letter["reason"]
     assert ("still away" in letter["message"]) == isinstance(error, Unavailable)
     assert "a bug" not in letter["message"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_who_sent_it_is_told_of_a_dead_letter(letters: DeadLetters, told: bool) -> None:
+    """After it is stored, before it is dropped; if they cannot be told it is a dead letter all the same."""
+    message, heard = Message(deliveries=MAX_DELIVERIES), list[tuple[bytes, str]]()
+
+    async def buried(raw: Any, why: str) -> None:
+        assert (1, []) == (len(letters.published), message.ways)
+        heard.append((raw.data, why))
+        if not told:
+            raise Unavailable("no connection")
+
+    await handle(message, letters, Unavailable("no store"), buried=buried)
+    assert ["reject"] == message.ways
+    assert [(message.data, f"{MAX_DELIVERIES} deliveries; last: no store")] == heard
+
+
+async def test_nobody_is_told_of_a_dead_letter_that_is_none_yet(letters: DeadLetters) -> None:
+    """It could not be stored, and will come again."""
+    letters.error = TimeoutError()
+    message = Message(deliveries=MAX_DELIVERIES)
+
+    async def buried(raw: Any, why: str) -> None:
+        raise AssertionError(why)
+
+    await handle(message, letters, Unavailable("no store"), buried=buried)
+    assert ["nack"] == message.ways
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ knows what it has committed and answers the same. So a time-out here never loses
 ends, at worst, in `OutcomeUnknown`, which the caller may end by sending the same command again.
 """
 
-from typing import Final
+from typing import Final, TypeGuard
 
 from sexton import tracing
 from sexton.holder.calls import Calls
@@ -16,7 +16,7 @@ from sexton.holder.runtime import Runtime
 from sexton.holder.spans import TRACER
 from sexton.schemas.codec import AnyCommand, AnyOutcome, decode_outcome
 from sexton.schemas.commands import Compact
-from sexton.schemas.errors import OutcomeUnknown, PeerError, PermissionRefused, Unavailable
+from sexton.schemas.errors import OutcomeUnknown, PeerError, PermissionRefused, TransientError, Unavailable
 from sexton.schemas.limits import CHUNK_BYTES
 from sexton.schemas.outcome import Committed, Rejected, RejectionCode
 from sexton.schemas.rpc import PutRequest
@@ -38,9 +38,9 @@ class Sender:
         """The command's outcome, whatever it is.
 
         Raises:
-            Unavailable: it was not sent; nothing happens.
+            Unavailable: it was not sent, or the service could not ask who holds what; nothing happens.
             PermissionRefused: it may not be sent; nothing happens.
-            OutcomeUnknown: it was, and no outcome came. It may yet be committed.
+            OutcomeUnknown: it was, and no outcome came, or it is a dead letter. It may yet be committed.
             PayloadTooLarge: over a limit; nothing was sent.
             InvalidInput: a text that is no UTF-8; nothing was sent.
             PeerError: an outcome that cannot be read.
@@ -68,7 +68,7 @@ class Sender:
             # What was left with the service did not outlast the wait. Once more; then it is an outcome.
             await self._upload(command.context_id, packed.uploads)
             outcome = await self._outcome(packed)
-        return outcome
+        return _told(command, outcome)
 
     async def _upload(self, context_id: str, uploads: tuple[Upload, ...]) -> None:
         for upload in uploads:
@@ -84,16 +84,22 @@ class Sender:
                 )
 
     async def _outcome(self, packed: Packed) -> AnyOutcome:
-        tries = self._settings.command_tries
+        tries, attempt, sends = self._settings.command_tries, 0, 0
         maybe_sent = False
         why: Exception | None = None
         async with self._transport.mailbox() as mailbox:
-            for attempt in range(tries):
+            began = self._clock.monotonic()
+            while attempt < tries:
                 address = mailbox.address()
+                sent_before, refused = maybe_sent, False
                 try:
                     await self._submit(packed, address)
                     maybe_sent = True
-                    return await self._awaited(packed.command, mailbox, address)
+                    outcome = await self._awaited(packed.command, mailbox, address)
+                    if not _undecided(outcome):
+                        return outcome
+                    # It has ended: of this try, nothing can commit any more.
+                    maybe_sent, refused, why = sent_before, True, Unavailable(outcome.message)
                 except PermissionRefused as e:
                     if not maybe_sent:
                         raise
@@ -104,27 +110,26 @@ class Sender:
                     why = e
                 except (OutcomeUnknown, TimeoutError) as e:
                     maybe_sent, why = True, e
-                # The same message, so in the same trace, and under the same span.
-                tracing.current().event("retry", attempt=attempt + 1)
-                self._log.info(
-                    "holder.command_retry",
-                    context_id=packed.command.context_id,
-                    event_id=packed.command.event_id,
-                    attempt=attempt + 1,
-                    reason=str(why) or "time-out",
-                )
-                outcome = await self._listened(packed.command, mailbox, address, attempt)
-                if outcome is not None:
-                    return outcome
-        event_id = packed.command.event_id
-        if not maybe_sent:
-            raise Unavailable(
-                f"{packed.command.kind.value} {event_id} could not be sent: {why}", event_id=event_id
-            ) from why
-        raise OutcomeUnknown(
-            f"no outcome of {packed.command.kind.value} {event_id} in {tries} tries; it may yet commit",
-            event_id=event_id,
-        ) from why
+                # Such a refusal comes at once. The try goes on for as long as one that hears nothing.
+                if not refused or self._clock.monotonic() - began >= self._settings.outcome_timeout_s:
+                    attempt, began = attempt + 1, self._clock.monotonic()
+                sends += 1
+                self._note_retry(packed.command, sends, why)
+                late = await self._listened(packed.command, mailbox, address, sends - 1)
+                if late is not None and not _undecided(late):
+                    return late
+        raise _no_outcome(packed.command, tries, why, maybe_sent=maybe_sent) from why
+
+    def _note_retry(self, command: AnyCommand, sends: int, why: Exception | None) -> None:
+        # The same message, so in the same trace, and under the same span.
+        tracing.current().event("retry", attempt=sends)
+        self._log.info(
+            "holder.command_retry",
+            context_id=command.context_id,
+            event_id=command.event_id,
+            attempt=sends,
+            reason=str(why) or "time-out",
+        )
 
     async def _submit(self, packed: Packed, address: str) -> None:
         command = packed.command
@@ -178,6 +183,32 @@ async def _received(command: AnyCommand, mailbox: Mailbox, address: str) -> AnyO
 
 def _summary_awaited(command: AnyCommand) -> bool:
     return isinstance(command, Compact) and command.summary is None and bool(command.sources)
+
+
+def _undecided(outcome: AnyOutcome) -> TypeGuard[Rejected]:
+    return isinstance(outcome, Rejected) and outcome.code is RejectionCode.REGISTRY_UNAVAILABLE
+
+
+def _told(command: AnyCommand, outcome: AnyOutcome) -> AnyOutcome:
+    """An outcome that says what has become of the command. Raises `OutcomeUnknown` for one that does not."""
+    if isinstance(outcome, Rejected) and outcome.code is RejectionCode.DEAD_LETTER:
+        raise OutcomeUnknown(
+            f"{command.kind.value} {command.event_id} is a dead letter ({outcome.message}); it may have been "
+            "committed",
+            event_id=command.event_id,
+        )
+    return outcome
+
+
+def _no_outcome(
+    command: AnyCommand, tries: int, why: Exception | None, *, maybe_sent: bool
+) -> TransientError:
+    what = f"{command.kind.value} {command.event_id}"
+    if not maybe_sent:
+        return Unavailable(f"{what} could not be sent or decided: {why}", event_id=command.event_id)
+    return OutcomeUnknown(
+        f"no outcome of {what} in {tries} tries; it may yet commit", event_id=command.event_id
+    )
 
 
 def _claim_missing(outcome: AnyOutcome) -> bool:

@@ -58,6 +58,11 @@ class RejectionCode(OpenEnum):
     """The content announced by a claim check is not there, or not whole. Send it again, then the command."""
     SUMMARY_FAILED = "summary_failed"
     """The summariser gave no usable answer within its tries."""
+    REGISTRY_UNAVAILABLE = "registry_unavailable"
+    """Who holds what it touches could not be asked. Nothing is wrong with it: send it again, the same."""
+    DEAD_LETTER = "dead_letter"
+    """It could not be carried out and lies among the dead letters. It may have been committed all the same:
+    sent again, the same, it gets its outcome."""
 
 
 class OutcomeBase(Message):

@@ -188,7 +188,10 @@ class Worker:
         settings = self.settings
         redis = self._redis = open_redis(settings, settings.io_timeout_s)
         hot_redis = open_redis(settings, settings.hot_timeout_s)
+        # Of commands: one that waits holds up its lane, and with it appends, which need no Redis.
+        lane_redis = open_redis(settings, settings.registry_timeout_s, pause_s=settings.registry_timeout_s)
         self._stack.push_async_callback(redis.aclose)
+        self._stack.push_async_callback(lane_redis.aclose)
         self._stack.push_async_callback(hot_redis.aclose)
         self._log = TimedLog(NatsLog(self._client, settings.io_timeout_s))
         log_store: Log = self._log
@@ -236,8 +239,8 @@ class Worker:
                 hot,
                 self._contexts,
                 Holdings(
-                    registry,
-                    index,
+                    RedisRegistry(lane_redis),
+                    RedisSweepIndex(lane_redis),
                     self._contexts,
                     longest_lease_s=settings.lease_ttl_max_s,
                     spawn=self._spawn,
@@ -293,7 +296,9 @@ class Worker:
         self.health.add_ready("cold_store", Probed(cold.answers, time.monotonic))
 
     def _subscribe(self) -> None:
-        self.broker.add_middleware(Delivery(self.settings, self._js, self._in_flight).middleware())
+        self.broker.add_middleware(
+            Delivery(self.settings, self._js, self._in_flight, buried=self._handler.on_buried).middleware()
+        )
         found = Subscriptions(self._handler, self._rpc, self._ops, self._client, self._tracer)
         found.add_to(self.broker, self.settings)
 

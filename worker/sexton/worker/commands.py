@@ -3,6 +3,7 @@
 from typing import Final
 
 import structlog
+from nats.aio.msg import Msg
 
 from sexton import tracing
 from sexton.core.hash import body_digest
@@ -20,7 +21,7 @@ from sexton.schemas.ids import token
 from sexton.schemas.outcome import Rejected, RejectionCode
 from sexton.worker import metrics
 from sexton.worker.commit import Committer, Deferred
-from sexton.worker.outbox import Outbox
+from sexton.worker.outbox import Outbox, reply_of
 from sexton.worker.summarise import Summarised, SummariseStage
 
 log: Final = structlog.get_logger("sexton.commands")
@@ -91,6 +92,27 @@ class CommandHandler:
         )
         metrics.COMMANDS.labels(command.kind.value, _outcome_label(refused)).inc()
         await self._outbox.publish(refused, reply)
+
+    async def on_buried(self, message: Msg, why: str) -> None:
+        """Tells the sender of a command, or of a compaction that waited for a summary: it is a dead letter.
+
+        What cannot be read has no sender to be told, or one that was told what is wrong with it.
+
+        Raises:
+            Unavailable: the outcome could not be published.
+        """
+        try:
+            command = decode_command(message.data)
+        except (InvalidInput, MalformedMessage, UnsupportedSchema):
+            return
+        outcome = Rejected(
+            context_id=command.context_id,
+            event_id=command.event_id,
+            code=RejectionCode.DEAD_LETTER,
+            message=why[:_MAX_MESSAGE_CHARACTERS],
+        )
+        metrics.COMMANDS.labels(command.kind.value, outcome.code.value).inc()
+        await self._outbox.publish(outcome, reply_of(message.headers))
 
     async def _read(self, subject: str, data: bytes, reply: str | None) -> AnyCommand | None:
         """The command; None if it was refused and its sender has been told.

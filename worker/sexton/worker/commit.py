@@ -32,9 +32,9 @@ from sexton.schemas.outcome import Committed, RejectionCode
 from sexton.schemas.span import Identity, SpanState
 from sexton.worker import metrics
 from sexton.worker.contexts import Contexts, Known
-from sexton.worker.holdings import Change, Holdings
+from sexton.worker.holdings import Change, Held, Holdings
 from sexton.worker.moments import clock, elapsed_s
-from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError
+from sexton.worker.ports import ColdStore, HotStore, Log, LostRaceError, RegistryUnavailable
 from sexton.worker.texts import ClaimMissing, drop_claims, load_text, load_texts
 
 log: Final = structlog.get_logger("sexton.commit")
@@ -104,10 +104,15 @@ class Committer:
         try:
             contents = await load_texts(self._cold, command)
         except (ClaimMissing, PayloadTooLarge) as e:
-            return await self._not_loaded(known, command, digest, e, redelivered=redelivered)
+            code = RejectionCode.CLAIM_MISSING if isinstance(e, ClaimMissing) else RejectionCode.TOO_LARGE
+            return await self._refused(known, command, digest, code, e.message, unsure=unsure)
         change = self._holdings.change(command)
         try:
             return await self._decide_and_commit(known, command, digest, contents, change, unsure=unsure)
+        except RegistryUnavailable as e:
+            change.over()
+            code = RejectionCode.REGISTRY_UNAVAILABLE
+            return await self._refused(known, command, digest, code, e.message, unsure=unsure)
         except SextonError:
             change.over()
             raise
@@ -126,7 +131,7 @@ class Committer:
         stored = set[_Key]()
         for attempt in range(self._attempts):
             with tracing.step("sexton.decide", attempt=attempt + 1):
-                held = await change.read(known)
+                held = await _held(change, known, attempt)
                 decision = decide(known.tree, command, digest, contents, held.pins, pins_whole=held.whole)
             match decision:
                 case Settled(outcome):
@@ -240,25 +245,28 @@ class Committer:
                 command.context_id, [Blob(span.span_id, span.version, identity.content_hash, data)]
             )
 
-    async def _not_loaded(
+    async def _refused(
         self,
         known: Known,
         command: AnyCommand,
         digest: str,
-        error: ClaimMissing | PayloadTooLarge,
+        code: RejectionCode,
+        message: str,
         *,
-        redelivered: bool,
+        unsure: Callable[[], bool],
     ) -> Done:
-        """Claims are dropped by the commit: one that is missing may belong to a commit unknown here."""
+        """The rejection of a command that could not be decided, unless the head knows it as committed.
+
+        A tree that lags may not know it yet. And claims are dropped by the commit: one that is missing may
+        belong to a commit unknown here.
+        """
         known = await self._contexts.refresh(command.context_id)
         before = repeated(known.tree, command, digest)
-        if before is not None:
-            if redelivered and isinstance(before, Committed):
-                await self._confirm_repeat(known.tree, command, before)
-            return Done(before)
-        missing = isinstance(error, ClaimMissing)
-        code = RejectionCode.CLAIM_MISSING if missing else RejectionCode.TOO_LARGE
-        return Done(rejection(known.tree, command, code, error.message))
+        if before is None:
+            return Done(rejection(known.tree, command, code, message))
+        if unsure() and isinstance(before, Committed):
+            await self._confirm_repeat(known.tree, command, before)
+        return Done(before)
 
     async def _drop_claims(self, command: AnyCommand) -> None:
         try:
@@ -277,6 +285,21 @@ _LOG: Final = "sexton.log.{context_id}"
 
 def _key(blob: Blob) -> _Key:
     return blob.span_id, blob.version, blob.content_hash
+
+
+async def _held(change: Change, known: Known, attempt: int) -> Held:
+    """What is held of what a command touches.
+
+    Raises:
+        RegistryUnavailable: that is unknown, and the command can be refused for it.
+        Unavailable: that is unknown, after a try whose record may be on its way: it must be looked for.
+    """
+    try:
+        return await change.read(known)
+    except RegistryUnavailable as e:
+        if attempt:
+            raise Unavailable(e.message, **e.fields) from e
+        raise
 
 
 def _identity(blob: Blob) -> Identity:

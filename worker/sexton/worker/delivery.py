@@ -20,6 +20,7 @@ import nats.errors
 import structlog
 from faststream import BaseMiddleware
 from faststream.nats.message import NatsMessage
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from sexton.schemas import subjects
@@ -51,6 +52,10 @@ class DeliverySettings(Protocol):
     def retry_delay_max_s(self) -> float: ...  # noqa: D102
 
 
+Buried = Callable[[Msg, str], Awaitable[None]]
+"""Hears of a message that has become a dead letter, and why."""
+
+
 class Delivery:
     """The rules of delivery, for all messages that come from a stream."""
 
@@ -59,10 +64,14 @@ class Delivery:
         settings: DeliverySettings,
         dead_letters: Callable[[], JetStreamContext],
         in_flight: InFlight | None = None,
+        *,
+        buried: Buried | None = None,
     ) -> None:
+        """Args: the settings; where dead letters go; who works; who hears of what became one."""
         self._settings = settings
         self._js = dead_letters
         self._in_flight = InFlight() if in_flight is None else in_flight
+        self._buried = buried
 
     def middleware(self) -> type[BaseMiddleware[Any, Any]]:
         """A FastStream middleware that keeps them."""
@@ -170,6 +179,12 @@ class Delivery:
             stream=meta.stream,
             sequence=meta.sequence.stream,
         )
+        if self._buried is not None:
+            try:
+                await self._buried(msg.raw_message, letter.message)
+            except SextonError as e:
+                # It is a dead letter all the same; only nobody was told.
+                log.warning("delivery.burial_not_told", error=e.message)
         with suppress(*_GONE):
             await msg.reject()
 

@@ -13,6 +13,7 @@ from sexton.core.decide import Blob
 from sexton.core.pins import Pins
 from sexton.core.registry import Changing
 from sexton.core.sweep import Observation
+from sexton.schemas.errors import Unavailable
 from sexton.schemas.ids import Level
 from sexton.schemas.leases import (
     HeartbeatRequest,
@@ -23,6 +24,10 @@ from sexton.schemas.leases import (
     ReleaseRequest,
 )
 from sexton.schemas.span import Claim, Identity, SpanVersion
+
+
+class RegistryUnavailable(Unavailable):
+    """Redis did not answer. Who holds what is unknown, and unknown is not zero."""
 
 
 class LostRaceError(Exception):

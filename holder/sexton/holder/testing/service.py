@@ -11,7 +11,7 @@ from sexton.core.answer import error_part, fetch_parts, sync_mode, sync_parts
 from sexton.core.apply import apply
 from sexton.core.check import accept, check, diagnose
 from sexton.core.collection import Version, announce, call_off, condemn, finish
-from sexton.core.decide import Commit, NeedsSummary, decide, rejection, texts, touched
+from sexton.core.decide import Commit, NeedsSummary, Settled, decide, rejection, texts, touched
 from sexton.core.hash import body_digest
 from sexton.core.lease_parts import lease_parts
 from sexton.core.pinning import judge
@@ -20,7 +20,7 @@ from sexton.core.registry import RegistryState
 from sexton.core.tree import ContextTree
 from sexton.schemas.base import Message
 from sexton.schemas.codec import AnyCommand, AnyOutcome, AnyRecord, decode, decode_command, event_id_of
-from sexton.schemas.commands import CommandKind, Compact, SourceRef
+from sexton.schemas.commands import Append, CommandKind, Compact, SourceRef
 from sexton.schemas.errors import (
     HashMismatch,
     InvalidInput,
@@ -82,6 +82,8 @@ class MemoryService:
     ) -> None:
         self.summarise = summarise
         """Makes the summaries of compactions that come without one; None: they are `summary_failed`."""
+        self.registry_down = False
+        """Who holds what cannot be asked: all commands but appends are `registry_unavailable`."""
         self.tail_records = tail_records
         """A holder further behind gets a snapshot."""
         self.monotonic = monotonic
@@ -199,6 +201,8 @@ class MemoryService:
                 )
             contents.append(data)
         decision = decide(stored.tree, command, digest, contents, self._live_pins(command))
+        if self.registry_down and not isinstance(command, Append) and not isinstance(decision, Settled):
+            return rejection(stored.tree, command, RejectionCode.REGISTRY_UNAVAILABLE, "as the test says")
         match decision:
             case Commit():
                 stored.cold.update({(b.span_id, b.version): b.data for b in decision.blobs})

@@ -5,6 +5,8 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import structlog
+from purgatory import AsyncCircuitBreakerFactory
+from purgatory.domain.model import OpenedState
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -55,8 +57,37 @@ class WatchedRedis(Redis):
                 raise PermissionRefused(f"Redis refused {command}: {why}", operation="redis", subject=command)
 
 
-def open_redis(settings: ConnectionSettings, timeout_s: float) -> WatchedRedis:
+class ImpatientRedis(WatchedRedis):
+    """A client that leaves its server alone for a while after it gave no answer.
+
+    Whoever asks meanwhile hears at once that there is none, instead of waiting for the same time-out again. A
+    refusal is an answer.
+    """
+
+    def __init__(self, *args: Any, pause_s: float, **options: Any) -> None:
+        """Args: as redis-py's; and how long the server is left alone."""
+        super().__init__(*args, **options)
+        self._breakers = AsyncCircuitBreakerFactory(1, pause_s, exclude=[ResponseError, AuthenticationError])
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """See redis-py."""
+        breaker = await self._breakers.get_breaker("redis")
+        try:
+            async with breaker:
+                return await super().execute_command(*args, **options)
+        except OpenedState:
+            raise ConnectionError("no answer a moment ago") from None
+
+
+def open_redis(
+    settings: ConnectionSettings, timeout_s: float, *, pause_s: float | None = None
+) -> WatchedRedis:
     """A client whose every wait is bounded. Connects when it is first used.
+
+    Args:
+        settings: where Redis is, and who we are there.
+        timeout_s: for each answer.
+        pause_s: leave it alone for so long after it gave no answer; see `ImpatientRedis`.
 
     Raises:
         InvalidInput: `redis_url` is not the address of a Redis, or a file that TLS needs cannot be used.
@@ -82,7 +113,11 @@ def open_redis(settings: ConnectionSettings, timeout_s: float) -> WatchedRedis:
     except ValueError:
         # Not redis-py's own words: they may hold the address, and that a password.
         raise InvalidInput("redis_url is not the address of a Redis", field="redis_url") from None
-    return cast("WatchedRedis", WatchedRedis.from_pool(pool))
+    if pause_s is None:
+        return cast("WatchedRedis", WatchedRedis.from_pool(pool))
+    client = ImpatientRedis(connection_pool=pool, pause_s=pause_s)
+    client.auto_close_connection_pool = True  # as `from_pool` says it
+    return client
 
 
 async def answers(client: WatchedRedis) -> None:

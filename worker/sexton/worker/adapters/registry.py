@@ -11,7 +11,7 @@ from sexton.core.collection import Version
 from sexton.core.pins import Pins, highest
 from sexton.core.registry import Changing
 from sexton.core.sweep import LivePin, Mark, Observation
-from sexton.schemas.errors import Fenced, LeaseLost, TooManyHolders, TooManyPins, Unavailable
+from sexton.schemas.errors import Fenced, LeaseLost, TooManyHolders, TooManyPins
 from sexton.schemas.ids import token
 from sexton.schemas.leases import (
     MAX_HOLDERS,
@@ -27,7 +27,7 @@ from sexton.schemas.leases import (
     ReleaseRequest,
 )
 from sexton.schemas.span import SpanVersion
-from sexton.worker.ports import Beat, LivePins, Taken
+from sexton.worker.ports import Beat, LivePins, RegistryUnavailable, Taken
 
 _SCRIPT: Final = files("sexton.worker.adapters").joinpath("registry.lua").read_text()
 
@@ -176,7 +176,7 @@ class RedisRegistry:
         try:
             return await self._script(keys=[key], args=[operation, *args])
         except (RedisError, OSError, TimeoutError) as e:
-            raise Unavailable(f"registry.{operation}: {type(e).__name__}", operation=operation) from e
+            raise RegistryUnavailable(f"registry.{operation}: {type(e).__name__}", operation=operation) from e
 
 
 def _flag(value: bool) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from sexton.schemas.errors import Unavailable
+from sexton.worker.ports import RegistryUnavailable
 from sexton.worker.shards import shard_of
 
 NOTED_FOR_S: Final = 120
@@ -130,4 +130,4 @@ async def _tried(what: str, call: Awaitable[Any]) -> Any:
     try:
         return await call
     except (RedisError, OSError, TimeoutError) as e:
-        raise Unavailable(f"sweep_index.{what}: {type(e).__name__}", operation=what) from e
+        raise RegistryUnavailable(f"sweep_index.{what}: {type(e).__name__}", operation=what) from e

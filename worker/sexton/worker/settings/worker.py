@@ -26,6 +26,9 @@ class WorkerSettings(BaseModel):
     commit_attempts: Annotated[int, Field(ge=1)] = 16
     """Lost races for one commit before the command is given back."""
 
+    registry_timeout_s: Annotated[float, Field(gt=0)] = 1.0
+    """How long a command that must know who holds what waits for Redis, before it is rejected as
+    `registry_unavailable`. For as long, others are rejected at once."""
     hot_timeout_s: Annotated[float, Field(gt=0)] = 0.25
     """One answer of Redis. What it holds only saves time, so nobody waits for it for long."""
     fetch_budget_s: Annotated[float, Field(gt=0)] = 2.0
