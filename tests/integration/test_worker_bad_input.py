@@ -85,6 +85,30 @@ def body(event_id: Any, **change: Any) -> bytes:
     return json.dumps({k: v for k, v in fields.items() if v is not None}, ensure_ascii=False).encode()
 
 
+# --- commands in no lane -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", ["sexton.cmd.*.append", "sexton.cmd.>.append", "sexton.cmd.*.*"])
+async def test_a_subject_with_a_wildcard_for_its_context_is_a_dead_letter(
+    sender: Sender, subject: str
+) -> None:
+    """I7: the server takes it, puts it into no partition, and would keep it for ever. Its sender is told."""
+    data = body(f"no-lane-{subject.count('*')}-{subject.count('>')}")
+    outcome = await sender.refused(data, subject=subject)
+    assert (RejectionCode.INVALID, None, None) == (outcome.code, outcome.context_id, outcome.event_id)
+    reason, message = await buried(sender, data)
+    assert ("malformed", True) == (reason, "context_id" in message)
+    await well(sender)
+
+
+@pytest.mark.parametrize("subject", ["sexton.cmd.ctx.*", "sexton.cmd.ctx.>"])
+async def test_a_subject_with_a_wildcard_for_its_kind_is_refused(sender: Sender, subject: str) -> None:
+    """It says whose it is: like any other kind that there is not."""
+    outcome = await sender.refused(body(f"no-kind-{subject.count('*')}"), subject=subject)
+    assert (RejectionCode.INVALID, "ctx") == (outcome.code, outcome.context_id)
+    await well(sender)
+
+
 # --- commands that say whose they are ----------------------------------------------------------------
 
 

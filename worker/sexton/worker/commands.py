@@ -103,6 +103,9 @@ class CommandHandler:
         """
         try:
             command = decode_command(message.data)
+            if command.context_id != _context_of(message.subject):
+                # Whoever sent it may have no rights to the context that it names.
+                return
         except (InvalidInput, MalformedMessage, UnsupportedSchema):
             return
         outcome = Rejected(
@@ -154,6 +157,13 @@ def _name(command: AnyCommand) -> None:
     ids = {"context_id": command.context_id, "event_id": command.event_id}
     structlog.contextvars.bind_contextvars(**ids)
     tracing.current().set(kind=command.kind.value, **ids)
+
+
+def _context_of(subject: str) -> str:
+    """The context of a command, or of a compaction that waits for its summary. Raises `InvalidInput`."""
+    if subject.startswith(subjects.SUMMARISE.removesuffix("*")):
+        return subjects.context_of(subject)
+    return subjects.context_of_command(subject)
 
 
 def _outcome_label(outcome: AnyOutcome) -> str:

@@ -33,6 +33,8 @@ from sexton.worker.settings import Settings
 log: Final = structlog.get_logger("sexton.provision")
 
 SUMMARISE_DURABLE: Final = "summarise"
+UNROUTED_DURABLE: Final = "unrouted"
+"""Consumer of what is in no partition: it becomes dead letters."""
 
 STORE_NAME: Final = "sexton.store"
 """Metadata of the log: the name that its cold store carries, too."""
@@ -138,6 +140,18 @@ def consumers(settings: Settings) -> Iterator[tuple[str, ConsumerConfig]]:
                 max_deliver=_UNLIMITED,
             ),
         )
+    yield (
+        subjects.STREAM_COMMANDS,
+        ConsumerConfig(
+            durable_name=UNROUTED_DURABLE,
+            filter_subject=subjects.UNROUTED,
+            ack_policy=AckPolicy.EXPLICIT,
+            deliver_policy=DeliverPolicy.ALL,
+            ack_wait=settings.ack_wait_s,
+            max_ack_pending=1,
+            max_deliver=_UNLIMITED,
+        ),
+    )
     yield (
         subjects.STREAM_SUMMARISE,
         ConsumerConfig(

@@ -17,7 +17,7 @@ from sexton.tracing import Tracer
 from sexton.worker.commands import CommandHandler
 from sexton.worker.ops import OpsService
 from sexton.worker.outbox import DEFERRED, reply_of
-from sexton.worker.provision import SUMMARISE_DURABLE, partition_durable
+from sexton.worker.provision import SUMMARISE_DURABLE, UNROUTED_DURABLE, partition_durable
 from sexton.worker.replies import reply
 from sexton.worker.rpc import RpcService
 from sexton.worker.settings import Settings
@@ -62,6 +62,14 @@ class Subscriptions:
                 inbox_prefix=_PULL_INBOX,
                 title=f"commands-{partition}",
             )(self._on_command)
+        broker.subscriber(
+            subjects.UNROUTED,
+            stream=JStream(subjects.STREAM_COMMANDS, declare=False),
+            durable=UNROUTED_DURABLE,
+            pull_sub=pull,
+            inbox_prefix=_PULL_INBOX,
+            title="commands-unrouted",
+        )(self._on_command)
         for lane in range(settings.summarise_concurrency):
             broker.subscriber(
                 subjects.SUMMARISE,

@@ -113,7 +113,7 @@ def judge_work(
     """Findings about who works, and what waits.
 
     Args:
-        commands: the consumers of the command stream, one for each partition.
+        commands: the consumers of the command stream, one for each partition and one for what is in none.
         pager: the pager's consumer of hard failures; None if there is none.
         dead_letters: messages in the dead letters.
     """
