@@ -6,7 +6,8 @@ import pytest
 from pydantic import SecretStr
 from redis.exceptions import RedisError, ResponseError
 
-from sexton.worker.adapters.redis_client import open_redis
+from sexton.schemas.errors import Unavailable
+from sexton.worker.adapters.redis_client import answers, open_redis
 from sexton.worker.embedded import EmbeddedServers
 from sexton.worker.settings import Settings
 from tests.support.waiting import deadline, eventually
@@ -78,4 +79,26 @@ async def test_it_is_asked_again_after_that_and_a_refusal_is_an_answer(own_serve
         with pytest.raises(ResponseError):
             await redis.execute_command("NONSENSE")
         assert await redis.ping()
+    await redis.aclose()
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("full", "OutOfMemoryError"), ("a replica", "ReadOnlyError"), ("away", "ConnectionError")],
+)
+async def test_a_server_that_takes_no_writes_does_not_pass_for_ready(
+    own_servers: EmbeddedServers, how: str, reason: str
+) -> None:
+    """A PING is answered all the same, and no lease is taken."""
+    redis = open_redis(Settings(redis_url=SecretStr(own_servers.redis_url)), 2.0)
+    await answers(redis)
+    match how:
+        case "full":
+            await redis.config_set("maxmemory", "1mb")
+        case "a replica":
+            await redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+        case _:
+            await own_servers.valkey.kill()
+    with pytest.raises(Unavailable, match=reason):
+        await answers(redis)
     await redis.aclose()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -97,6 +98,29 @@ def test_no_secret_is_shown(cli: Cli, nothing_set: Path) -> None:
     assert ("worker", "environment") == shown["nats_user"]
     assert (None, "default") == shown["nats_token"]
     assert set(Settings.model_fields) == set(shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "shown"),
+    [
+        ("nats_url", f"nats://u:p@{CANARY}@h:1", "nats://**********@h:1"),
+        ("nats_url", f"nats://u:{CANARY}/x@h:1", "nats://**********@h:1"),
+        ("nats_url", f"u:{CANARY}@h:1", "**********@h:1"),
+        ("nats_url", f"u:{CANARY}@h:1, nats://{CANARY}@h:2", "**********@h:1, nats://**********@h:2"),
+        ("nats_url", f"h:1,u:{CANARY}@h:2,nats://h:3", "h:1,**********@h:2,nats://h:3"),
+        ("nats_url", "nats://h:1,tls://h:2", "nats://h:1,tls://h:2"),
+        ("cold_url", f"s3://{CANARY}:{CANARY}@bucket/a?key={CANARY}", "s3://**********@bucket/a?**********"),
+        ("cold_url", "file:///a/b", "file:///a/b"),
+        ("summariser", f"command:/bin/sum --key {CANARY}", "command:/bin/sum **********"),
+        ("summariser", "command:/bin/sum", "command:/bin/sum"),
+        ("summariser", "extractive", "extractive"),
+    ],
+)
+def test_what_an_address_or_a_command_may_hold_is_hidden(name: str, given: str, shown: str) -> None:
+    """A password may hold an @ or a slash, and an address may have no scheme."""
+    fields: dict[str, Any] = {name: given}
+    [found] = [s for s in describe(Settings(**fields)) if s.name == name]
+    assert shown == found.value
 
 
 def test_only_what_was_changed(cli: Cli) -> None:

@@ -121,14 +121,21 @@ def open_redis(
 
 
 async def answers(client: WatchedRedis) -> None:
-    """Returns if the server answers, and lets us do our work. Raises `Unavailable` if not."""
+    """Returns if the server takes what we write, and lets us do our work. Raises `Unavailable` if not.
+
+    A server that is full, or a replica, answers a PING all the same, and takes no lease.
+    """
     try:
-        await client.ping()
+        await client.set(_READY_KEY, b"1", px=_READY_KEPT_MS)
         client.check_permitted()
     except (RedisError, OSError, TimeoutError) as e:
-        raise Unavailable(f"registry.ping: {refusal(e) or type(e).__name__}", operation="ping") from e
+        raise Unavailable(f"registry.write: {refusal(e) or type(e).__name__}", operation="write") from e
     except PermissionRefused as e:
-        raise Unavailable(e.message, operation="ping") from e
+        raise Unavailable(e.message, operation="write") from e
+
+
+_READY_KEY: Final = "sexton:{start}:ready"
+_READY_KEPT_MS: Final = 5000
 
 
 async def check_access(client: WatchedRedis) -> None:

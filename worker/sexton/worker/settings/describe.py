@@ -13,8 +13,11 @@ from sexton.worker.settings.model import PREFIX, Settings
 
 HIDDEN: Final = "**********"
 
-_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s,]*@")
+_USER_INFO: Final = re.compile(r"(^|(?<=[,\s])|(?<=://))(?!\w+://)[^\s,]*@")
+"""All of an address up to its last @, whatever a password is made of, with a scheme before it or none."""
 _QUERY: Final = re.compile(r"\?[^\s,]*")
+_PROGRAM: Final = re.compile(r"(?<=^command:)(\s*\S+)\s.*", re.DOTALL)
+"""A program and its arguments, which may hold a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,8 @@ def _shown(value: Any) -> str | int | float | bool | None:
         case SecretStr():
             return HIDDEN if value.get_secret_value() else ""
         case str():
+            if _PROGRAM.search(value):
+                return _PROGRAM.sub(rf"\1 {HIDDEN}", value)
             return _QUERY.sub(f"?{HIDDEN}", _USER_INFO.sub(f"{HIDDEN}@", value))
         case _:
             return str(value)
