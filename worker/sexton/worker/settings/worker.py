@@ -48,8 +48,8 @@ class WorkerSettings(BaseModel):
     """Larger spans are served from the cold store only."""
 
     lease_ttl_max_s: Annotated[float, Field(ge=MIN_TTL_MS / 1000, le=MAX_TTL_MS / 1000)] = 60.0
-    """The longest lease that a holder may ask for. After the registry was lost,
-    nothing is collected for so long."""
+    """The longest lease that a holder may ask for. After the registry was lost, nothing is collected for so
+    long: so it is the same on all workers, and is lowered on all of them at once."""
     quiet_s: Annotated[float, Field(gt=0)] = 5.0
     """How long a version must have been without a pin before its collection is announced: more than Redis can
     lose in a fail-over. Every live holder must have been heard from since, too."""
