@@ -492,6 +492,8 @@ def test_an_id_that_could_reach_another_subject_is_refused(cli: Cli, context_id:
         ("l0:*", "prune"),
         ("l8:a", "prune"),
         ("l0:" + "x" * 10_000, "prune"),
+        ("l0:a.b", "pointer"),
+        ("None", "pointer"),
     ],
 )
 def test_a_span_id_that_cannot_be_is_refused(cli: Cli, span_id: str, command: str) -> None:

@@ -1,7 +1,7 @@
 """Resolving in a holder: the right bytes or an error, at the moment they are handed out."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -20,7 +20,7 @@ from sexton.holder import (
     Unreachable,
     Unsettled,
 )
-from sexton.schemas.errors import EpochMismatch, LevelMismatch
+from sexton.schemas.errors import EpochMismatch, InvalidInput, LevelMismatch
 from sexton.schemas.ids import Level
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.rpc import Tier, Verb
@@ -303,6 +303,41 @@ async def test_a_budget_bounds_the_whole_of_it() -> None:
             with pytest.raises(Unavailable, match=r"budget of 0\.3 s"):
                 await r.run(r.context.resolve(pointer, budget_s=0.3, consistency=consistency))
             assert began + 0.3 == pytest.approx(r.clock.monotonic())
+
+
+@pytest.mark.parametrize("budget_s", [float("nan"), float("inf"), float("-inf"), -0.1])
+async def test_a_budget_that_is_no_length_of_time_is_the_callers_mistake(budget_s: float) -> None:
+    """A typed error like any other, and nothing is asked."""
+    async with rig() as r:
+        pointer = await minted(r)
+        for consistency in CONSISTENCIES:
+            with pytest.raises(InvalidInput, match="budget_s"):
+                await r.run(r.context.resolve(pointer, budget_s=budget_s, consistency=consistency))
+
+
+async def test_a_budget_beyond_the_longest_is_no_mistake() -> None:
+    """The service is told the longest that it takes."""
+    async with rig() as r:
+        pointer = await minted(r)
+        served = await r.run(r.context.resolve(pointer, budget_s=1e9, consistency="latest"))
+        assert "Ship on Friday." == served.quote()
+
+
+@pytest.mark.parametrize("word", ["lastest", "", "LATEST", None, True])
+async def test_a_misspelt_consistency_is_not_the_weaker_one(word: Any) -> None:
+    """It would be served without the check that was asked for."""
+    async with rig() as r:
+        pointer = await minted(r)
+        with pytest.raises(InvalidInput, match="consistency"):
+            await r.run(r.context.resolve(pointer, consistency=word))
+
+
+@pytest.mark.parametrize("span_id", ["l0:a.b", "None", "a", "l9:a", "", "l0:" + 97 * "x"])
+async def test_minting_what_is_no_span_id_is_the_callers_mistake(span_id: str) -> None:
+    """No such span can ever have been, so it is not "unreachable"."""
+    async with rig() as r:
+        with pytest.raises(InvalidInput, match="span_id"):
+            await r.run(r.context.mint(span_id))
 
 
 # --- lagging -----------------------------------------------------------------------------------------

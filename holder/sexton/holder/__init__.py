@@ -30,11 +30,12 @@ Errors are in `sexton.schemas.errors`, split by whose turn it is. For tests with
 from sexton.core.plan import Policy
 from sexton.holder.adapters.nats import NatsTransport
 from sexton.holder.bumps import Bumps
-from sexton.holder.context import Consistency, Context
+from sexton.holder.context import Context
 from sexton.holder.derive import Derived
 from sexton.holder.errors import BumpsMissed, HolderClosed
 from sexton.holder.holder import Holder
 from sexton.holder.pins import Pinned, PinScope
+from sexton.holder.resolve import Consistency
 from sexton.holder.results import CompactionReport, Resolved
 from sexton.holder.settings import HolderSettings
 from sexton.schemas.commands import SourceRef

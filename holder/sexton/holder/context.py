@@ -1,7 +1,7 @@
 """One context in a holder: what an agent reads, writes and derives from."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeVar, overload
+from typing import TypeVar, overload
 
 from sexton.core.check import mint
 from sexton.core.plan import Policy
@@ -18,7 +18,7 @@ from sexton.holder.lease import LeaseKeeper
 from sexton.holder.pins import Pinning, PinScope
 from sexton.holder.ports import ConnectionEvent
 from sexton.holder.render import Renderer
-from sexton.holder.resolve import Resolver
+from sexton.holder.resolve import Consistency, Resolver
 from sexton.holder.results import CompactionReport, Resolved
 from sexton.holder.runtime import Runtime
 from sexton.holder.send import Sender
@@ -31,9 +31,6 @@ from sexton.schemas.rpc import Head
 from sexton.schemas.span import Labels, NewSpan
 
 T = TypeVar("T")
-
-Consistency = Literal["bounded", "latest"]
-"""`bounded`: from memory, within the staleness bound. `latest`: as of the head of the log, one round trip."""
 
 
 class Context:
@@ -103,6 +100,7 @@ class Context:
         """A pointer to a span at its current version, or to a part of it, in bytes of UTF-8.
 
         Raises:
+            InvalidInput: no span id at all.
             Unreachable: unknown or pruned.
             BoundaryError: outside the span, or inside a character; `nearest` says where a cut may be.
         """
@@ -129,6 +127,7 @@ class Context:
             budget_s: how long it may take in all; the service spends at most that on its cold store.
 
         Raises:
+            InvalidInput: another `consistency` than these, or a budget that is no length of time.
             PointerResurrectionError: `Unreachable`, `LevelMismatch`, `StaleSpanError` (its `current` says
                 what is there now), `EpochMismatch` in strict mode, `HashMismatch`. Never other bytes instead.
             LeafLost, LeafCorrupt: the bytes are gone or damaged, and an operator knows.
@@ -139,7 +138,7 @@ class Context:
             pointer = pointer.model_copy(update={"accept_summary": accept_summary})
         return await self._resolver.resolve(
             pointer,
-            latest=consistency == "latest",
+            consistency=consistency,
             strict=strict,
             accept_superseded=accept_superseded,
             budget_s=budget_s,

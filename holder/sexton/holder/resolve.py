@@ -4,9 +4,10 @@ Between the two a bump may land. What is served is right for the tree as it is w
 not served.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from sexton.core.artifact import ArtifactKey, current_key
 from sexton.core.check import Verdict, accept, check, diagnose, mint
@@ -19,16 +20,21 @@ from sexton.holder.results import Resolved
 from sexton.holder.runtime import Runtime
 from sexton.schemas.errors import (
     HashMismatch,
+    InvalidInput,
     PointerResurrectionError,
     SextonError,
     TransientError,
     Unavailable,
     Unsettled,
 )
+from sexton.schemas.ids import level_of
 from sexton.schemas.pointer import Pointer
-from sexton.schemas.rpc import FetchRequest
+from sexton.schemas.rpc import MAX_BUDGET_MS, FetchRequest
 
 T = TypeVar("T")
+
+Consistency = Literal["bounded", "latest"]
+"""`bounded`: from memory, within the staleness bound. `latest`: as of the head of the log, one round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +60,18 @@ class Resolver:
         self,
         pointer: Pointer,
         *,
-        latest: bool = False,
+        consistency: Consistency = "bounded",
         strict: bool = False,
         accept_superseded: bool = False,
         budget_s: float | None = None,
     ) -> Resolved:
         """The bytes of a pointer, or the error that says why not. See `Context.resolve`."""
-        budget_ms = None if budget_s is None else max(1, int(budget_s * 1000))
+        if consistency not in get_args(Consistency):
+            # A misspelt word would silently be the weaker check.
+            raise InvalidInput("consistency is 'bounded' or 'latest'", field="consistency")
+        budget_ms = None if budget_s is None else _budget_ms(budget_s)
         terms = Terms(strict=strict, accept_superseded=accept_superseded, budget_ms=budget_ms)
-        work = self._latest if latest else self._bounded
+        work = self._latest if consistency == "latest" else self._bounded
         if budget_s is None:
             return await work(pointer, terms)
         try:
@@ -92,6 +101,7 @@ class Resolver:
 
     async def mint(self, span_id: str, offset: int, length: int | None) -> Pointer:
         """A pointer to a span or to a part of it. See `Context.mint`."""
+        level_of(span_id)
         whole = await self.on_tree(lambda tree: mint(tree, span_id))
         size = whole.length - offset if length is None else length
         check_range(whole.length, offset, size)
@@ -207,3 +217,10 @@ def _served(verdict: Verdict, piece: Piece) -> Resolved:
         if piece.whole is None:
             raise
         raise diagnose(verdict, piece.whole) from None
+
+
+def _budget_ms(budget_s: float) -> int:
+    """What the service may spend. Raises `InvalidInput` for what is no length of time."""
+    if not math.isfinite(budget_s) or budget_s < 0:
+        raise InvalidInput(f"budget_s is {budget_s}, must be a number of seconds", field="budget_s")
+    return min(max(1, int(budget_s * 1000)), MAX_BUDGET_MS)

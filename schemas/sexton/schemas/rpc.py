@@ -5,7 +5,7 @@ one says so. A reader that misses one asks again. An error is one part of its ow
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,9 @@ from sexton.schemas.base import Count, Flag, Items, Json, Message, OpenEnum, Ord
 from sexton.schemas.ids import ContentHash, ContextId, Digest, EventId, Level, SpanId
 from sexton.schemas.pointer import Pointer
 from sexton.schemas.span import Claim, SpanEntry, SpanState, Strategy
+
+MAX_BUDGET_MS: Final = 600_000
+"""Ten minutes: the longest latency budget of a fetch."""
 
 
 class Verb(StrEnum):
@@ -137,7 +140,7 @@ class FetchRequest(Message):
     """Refuse a pointer of another epoch instead of re-stamping it."""
     accept_superseded: Flag = False
     """Give an old version if it is still kept, and say so."""
-    budget_ms: Annotated[int, Field(ge=1, le=600_000, strict=True)] | None = None
+    budget_ms: Annotated[int, Field(ge=1, le=MAX_BUDGET_MS, strict=True)] | None = None
     """Latency budget for the cold store; None for the worker's own."""
 
 
