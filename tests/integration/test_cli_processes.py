@@ -17,6 +17,7 @@ from tests.support.processes import Programs
 
 SEXTON = str(Path(sys.executable).with_name("sexton"))
 TIMEOUT_S = 40
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is full")
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,48 @@ def test_a_pipe_that_is_closed_early_is_no_error_to_show(
         told = tree.stderr.read()
 
     assert (141, b"") == (tree.returncode, told)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        ("resolve - <&-", 7, "bad_input: standard input is closed"),
+        ("rewrite l0:a - <&-", 7, "bad_input: standard input is closed"),
+        ("ingest - <&-", 7, "bad_input: standard input is closed"),
+        ("resolve ''", 7, "bad_input: the name of a file is empty"),
+        ("tree >&-", 12, "output: standard output is closed"),
+        ("tree --json >&-", 12, '{"error": "output"'),
+        pytest.param("tree >/dev/full", 12, "output: cannot write to standard output: No space", marks=FULL),
+        pytest.param("tree --json >/dev/full", 12, '{"error": "output"', marks=FULL),
+    ],
+)
+def test_trouble_with_a_standard_stream_is_one_line_and_a_code(
+    env: dict[str, str], words: str, code: int, error: str
+) -> None:
+    """It is the reader's own, and no fault of Sexton's: no traceback."""
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" {words}', SEXTON],
+        env={**os.environ, **env},
+        stderr=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+    told = done.stderr.decode()
+    assert (code, 1) == (done.returncode, told.count("\n")), told
+    assert error in told
+
+
+def test_without_any_standard_stream_the_code_is_left(env: dict[str, str]) -> None:
+    """And nothing of it ends up in a connection that took the number of one of them."""
+    done = subprocess.run(
+        ["sh", "-c", '"$0" tree <&- >&- 2>&-', SEXTON],
+        env={**os.environ, **env},
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+    assert 12 == done.returncode
 
 
 def test_two_ingests_at_the_same_time_count_once(

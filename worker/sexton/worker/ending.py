@@ -19,7 +19,8 @@ def end_process(code: int) -> NoReturn:
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:  # it is None if it was closed when the program began
+                stream.flush()
         except (OSError, ValueError):  # nobody reads any more; the code says so already
             continue
     os._exit(code)

@@ -24,7 +24,7 @@ from sexton.worker.cli import (
 from sexton.worker.cli.client import client_command
 from sexton.worker.cli.codes import ExitCode, epilog
 from sexton.worker.cli.output import Output
-from sexton.worker.cli.running import exit_code
+from sexton.worker.cli.running import exit_code, fill_closed_streams
 
 _USAGE_ERROR: Final = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """Base of all complaints about a command line. typer gives it no public name."""
@@ -79,6 +79,7 @@ def _sexton(
 
 def run(arguments: Sequence[str]) -> int:
     """Carries out a command line. Returns how it ended; does not raise."""
+    fill_closed_streams()
     out = Output(as_json="--json" in arguments)
 
     def parsed() -> int:

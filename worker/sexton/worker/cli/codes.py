@@ -37,6 +37,7 @@ class ExitCode(IntEnum):
     CHECK_FAILED = 9, "`demo` or `doctor` ran to its end, and something that must hold did not."
     SERVER = 10, "A server could not be started as asked, or ended by itself."
     NOT_PERMITTED = 11, "A server refused the credentials, or what they permit does not reach this far."
+    OUTPUT = 12, "Standard output cannot be written: it is closed, or its disk is full."
     INTERRUPTED = 130, "Ended by Ctrl-C."
     BROKEN_PIPE = 141, "Whoever read the output stopped reading."
     TERMINATED = 143, "Ended by SIGTERM."
@@ -48,9 +49,16 @@ class BadInput(errors.CallerError):
     code = "bad_input"
 
 
+class OutputFailed(errors.CallerError):
+    """What was asked for is there and cannot be written out."""
+
+    code = "output"
+
+
 _BY_CLASS: Final[Sequence[tuple[type[SextonError], ExitCode]]] = (
     # The first that fits; so what is more special stands before its base.
     (BadInput, ExitCode.BAD_INPUT),
+    (OutputFailed, ExitCode.OUTPUT),
     (TranscriptError, ExitCode.BAD_INPUT),
     (errors.PointerResurrectionError, ExitCode.POINTER_REFUSED),
     (errors.CommandRejected, ExitCode.REJECTED),

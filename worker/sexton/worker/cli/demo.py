@@ -58,7 +58,9 @@ def _play(out: Output, file: str | None, keep: Path | None) -> ExitCode:
         out.value(as_json(result))
     else:
         # Where there is no terminal, as wide as it needs to be.
-        console = Console() if sys.stdout.isatty() else Console(width=_PIPED_COLUMNS)
+        console = (
+            Console() if sys.stdout is not None and sys.stdout.isatty() else Console(width=_PIPED_COLUMNS)
+        )
         with console.capture() as drawn:
             console.print(as_table(result))
         out.data(drawn.get().encode())

@@ -1,6 +1,5 @@
 """Feeding a transcript to a context: open it, name its rows, append what is new."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,7 +11,7 @@ from sexton.schemas.errors import CommandRejected
 from sexton.schemas.outcome import Rejected
 from sexton.worker.cli.batches import BATCH_ROWS, batches, leaves
 from sexton.worker.cli.codes import BadInput
-from sexton.worker.cli.inputs import STDIN
+from sexton.worker.cli.inputs import STDIN, stdin
 from sexton.worker.ingest import Row, Transcript, TranscriptFormat, read_transcript
 
 _FIRST_LINE_BYTES: Final = 64 * 1024
@@ -86,7 +85,7 @@ def _content(given: str | bytes) -> tuple[Path | bytes, bytes]:
         if isinstance(given, bytes):
             data = given
         elif given == STDIN:
-            data = sys.stdin.buffer.read()
+            data = stdin().read()
         elif (path := Path(given)).is_file():
             with path.open("rb") as stream:
                 return path, stream.readline(_FIRST_LINE_BYTES).rstrip(b"\n")

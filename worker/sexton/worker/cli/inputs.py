@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import MalformedMessage, UnsupportedSchema
@@ -14,12 +14,21 @@ STDIN: Final = "-"
 _MAX_POINTER_BYTES: Final = 64 * 1024
 
 
+def stdin() -> BinaryIO:
+    """Standard input. Raises `BadInput` if the program was started without one."""
+    if sys.stdin is None:
+        raise BadInput("standard input is closed")
+    return sys.stdin.buffer
+
+
 def read_bytes(source: str, limit_bytes: int) -> bytes:
     """What is in a file, or on standard input. Raises `BadInput` if there is none such, or too much."""
     name = "standard input" if source == STDIN else source
+    if not source:
+        raise BadInput("the name of a file is empty")
     try:
         if source == STDIN:
-            data = sys.stdin.buffer.read(limit_bytes + 1)
+            data = stdin().read(limit_bytes + 1)
         else:
             with Path(source).open("rb") as file:
                 data = file.read(limit_bytes + 1)

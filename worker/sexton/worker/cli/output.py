@@ -2,17 +2,29 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
 from sexton.schemas.base import Message
 from sexton.schemas.errors import SextonError
-from sexton.worker.cli.codes import ExitCode
+from sexton.worker.cli.codes import ExitCode, OutputFailed
 
 _PRINTABLE_CUT: Final = 200
 _PIPED_COLUMNS: Final = 140
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Within it, what the system says against writing to stdout is `OutputFailed`."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 class Output:
@@ -22,9 +34,17 @@ class Output:
         self.as_json = as_json
 
     def data(self, data: bytes) -> None:
-        """Bytes to stdout, exactly. Written at once, for whoever reads along."""
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        """Bytes to stdout, exactly. Written at once, for whoever reads along.
+
+        Raises:
+            OutputFailed: stdout is closed, or its disk is full.
+            BrokenPipeError: whoever read has stopped.
+        """
+        if sys.stdout is None:
+            raise OutputFailed("standard output is closed")
+        with writing():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
 
     def line(self, text: str) -> None:
         """A line to stdout, in UTF-8 whatever the locale. A file's name that is no UTF-8 is escaped."""

@@ -12,8 +12,8 @@ import structlog
 
 from sexton.schemas.errors import SextonError
 from sexton.worker import logs
-from sexton.worker.cli.codes import ExitCode, exit_code_of
-from sexton.worker.cli.output import Output
+from sexton.worker.cli.codes import ExitCode, OutputFailed, exit_code_of
+from sexton.worker.cli.output import Output, writing
 
 T = TypeVar("T")
 
@@ -80,7 +80,12 @@ def exit_code(out: Output, work: Callable[[], int | None]) -> int:
     """Does the work, tells its errors, expected ones in a line, and says with what code it ended."""
     try:
         code: int = work() or ExitCode.OK
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            with writing():
+                sys.stdout.flush()
+    except OutputFailed as error:
+        _forget_stdout()
+        out.error(error, code := exit_code_of(error))
     except SextonError as error:
         out.error(error, code := exit_code_of(error))
     except Interrupted as interrupted:
@@ -99,7 +104,24 @@ def exit_code(out: Output, work: Callable[[], int | None]) -> int:
 
 def _forget_stdout() -> None:
     """Nobody reads any more. Else Python complains when it flushes at its end."""
+    if sys.stdout is None:
+        return
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def fill_closed_streams() -> None:
+    """Puts the null device where the program was started with a standard stream closed.
+
+    Else the next socket or file would take its number, and whatever a child or a library writes there would
+    go into it. For Python they stay closed: `sys.stdin` and `sys.stdout` are None. Complaints go nowhere.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for as long as the program runs
