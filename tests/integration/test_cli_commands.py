@@ -86,7 +86,7 @@ def test_ingesting_twice_counts_once(cli: Cli) -> None:
 
     again = cli("ingest", "-", stdin=data)
 
-    assert b"3 (0 added, 3 already there)" in again.out
+    assert b"3 (0 sent and committed, 3 already there)" in again.out
     assert (1, 3) == (tree(cli)["revision"], tree(cli)["view_count"])
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,8 @@ def test_two_ingests_at_the_same_time_count_once(
     both = [programs.sexton("ingest", str(session), "--batch", "50", env=env) for _ in range(2)]
 
     assert [0, 0] == [asyncio.run(ingest.exit_code(within_s=TIMEOUT_S)) for ingest in both]
+    told = [re.search(r"1000 \((\d+) sent and committed, (\d+) already there", one.stdout) for one in both]
+    assert [1000, 1000] == [int(found[1]) + int(found[2]) for found in told if found is not None]
 
     spans = cli("tree", "--json").value["spans"]
     assert list(range(1, 1001)) == [int(span["span_id"][3:].partition("-")[0]) for span in spans]

@@ -38,7 +38,8 @@ class Fed:
     """What came of feeding a transcript to a context."""
 
     added: int = 0
-    """Rows that were appended."""
+    """Rows that were not there when they were sent, and are now. Of two that send the same ones at one moment
+    both count them: an append is known by its content, and both are told that it was committed."""
     present: int = 0
     """Rows that the context had already."""
     appends: int = 0
@@ -67,7 +68,7 @@ async def feed(
     """
     fed = Fed()
     named = leaves((item for item in transcript if isinstance(item, Row)), source=source)
-    for batch in batches(named, context.context_id, context.tree.nodes, rows=rows):
+    for batch in batches(named, context.context_id, _Now(context), rows=rows):
         if batch.append is not None:
             outcome = await context.submit(batch.append)
             if isinstance(outcome, Rejected):
@@ -77,6 +78,16 @@ async def feed(
         fed.present += batch.present
         on_progress(batch.size_bytes)
     return fed
+
+
+class _Now:
+    """The span ids of a context, as of when one is looked for: somebody else may be feeding it, too."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __contains__(self, span_id: object) -> bool:
+        return span_id in self._context.tree.nodes
 
 
 def _content(given: str | bytes) -> tuple[Path | bytes, bytes]:

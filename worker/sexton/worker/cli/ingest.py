@@ -82,7 +82,7 @@ def _tell(out: Output, context_id: str, report: Report, fed: Fed) -> None:
         return
     out.line(f"context          {context_id}")
     out.line(f"format           {report.format.value}")
-    out.line(f"rows             {report.rows} ({fed.added} added, {fed.present} already there)")
+    out.line(f"rows             {report.rows} ({fed.added} sent and committed, {fed.present} already there)")
     out.line(f"size             {size(report.size_bytes)} ({report.size_bytes} bytes)")
     out.line(f"groups           {report.groups} ({report.open_groups} open)")
     out.line(f"orphan results   {_lines(report.orphan_results)}")
