@@ -13,9 +13,9 @@ from sexton.schemas.codec import AnyCommand
 from sexton.schemas.commands import Compact, SourceRef
 from sexton.schemas.ids import Level
 from sexton.schemas.leases import PinCost
-from sexton.schemas.limits import MAX_SOURCES, MAX_SPAN_BYTES
+from sexton.schemas.limits import MAX_LABEL_BYTES, MAX_SOURCES, MAX_SPAN_BYTES, MAX_UNKNOWN_LABELS_BYTES
 from sexton.schemas.outcome import Rejected, RejectionCode
-from sexton.schemas.span import Text
+from sexton.schemas.span import Labels, Text
 from tests.core_kit.build import (
     CONTEXT,
     append,
@@ -401,6 +401,8 @@ NOT_DECIDES = {
     RejectionCode.UNSUPPORTED_SCHEMA,
     RejectionCode.CLAIM_MISSING,
     RejectionCode.SUMMARY_FAILED,
+    RejectionCode.REGISTRY_UNAVAILABLE,
+    RejectionCode.DEAD_LETTER,
 }
 """Codes of what happens before or beside the core."""
 
@@ -473,3 +475,24 @@ def test_no_summary_is_asked_for_what_would_be_refused() -> None:
             tree = grown(ContextTree.empty(CONTEXT), *case.before)
             bare = case.command.model_copy(update={"summary": None})
             assert case.code is refused(tree, bare, case.pins).code, case.what
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("kind", ["append", "compact"])
+def test_unknown_labels_are_bounded(kind: str, extra: int, *, bare: bool) -> None:
+    """They are kept in every tree and snapshot: without a limit they would be content."""
+    text = "é" * ((MAX_UNKNOWN_LABELS_BYTES - len('{"a":1,"x":""}')) // 2) + extra * "!"
+    labels = Labels(role="r" * MAX_LABEL_BYTES, a=1, x=text)
+    tree = grown(ContextTree.empty(CONTEXT), append("one", "a", "b"))
+    command: AnyCommand = append("two", leaf("c").model_copy(update={"labels": labels}))
+    if kind == "compact":
+        command = compact("two", "l0:a", "l0:b", summary=None if bare else "sum", labels=labels)
+    decision = decide(tree, command, digest(command), [] if bare and kind == "compact" else [b"sum"])
+    if not extra:
+        assert not isinstance(decision, Settled)
+        return
+    assert isinstance(decision, Settled)
+    assert isinstance(decision.outcome, Rejected)
+    assert RejectionCode.TOO_LARGE is decision.outcome.code
+    assert str(MAX_UNKNOWN_LABELS_BYTES) in decision.outcome.message

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pydantic_core import to_json
+
 from sexton.core import hash as hashing
 from sexton.core.pins import NO_PINS, Pins
 from sexton.core.text import is_blank, is_whole
@@ -19,10 +21,10 @@ from sexton.schemas.codec import AnyCommand, AnyOutcome, AnyRecord
 from sexton.schemas.commands import Append, Compact, Prune, Rewrite
 from sexton.schemas.ids import TOP_LEVEL, Level, span_id
 from sexton.schemas.leases import PinCost
-from sexton.schemas.limits import MAX_SOURCES, MAX_SPAN_BYTES
+from sexton.schemas.limits import MAX_SOURCES, MAX_SPAN_BYTES, MAX_UNKNOWN_LABELS_BYTES
 from sexton.schemas.outcome import Committed, NoChange, Rejected, RejectionCode
 from sexton.schemas.records import Appended, Compacted, Pruned, Rewritten
-from sexton.schemas.span import Identity, SpanEntry, SpanState, SpanVersion, Strategy, Text
+from sexton.schemas.span import Identity, Labels, SpanEntry, SpanState, SpanVersion, Strategy, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ def _append(tree: ContextTree, command: Append, digest: str, contents: Sequence[
     entries: list[SpanEntry] = []
     for i, (span, data) in enumerate(zip(command.spans, contents, strict=True)):
         _check_bytes(data, f"spans.{i}")
+        _check_labels(span.labels, f"spans.{i}")
         name = span.name if span.name is not None else f"{command.event_id}-{i}"
         entries.append(
             SpanEntry(
@@ -228,6 +231,7 @@ def _compact(
     name = command.name if command.name is not None else command.event_id
     summary_id = span_id(level, name)
     _check_unused(tree, summary_id)
+    _check_labels(command.labels, "summary")
     if command.summary is None:
         return NeedsSummary(tuple(sources), level)
 
@@ -432,6 +436,14 @@ def _check_bytes(data: bytes, what: str) -> None:
         )
     if not is_whole(data):
         raise _Refused(RejectionCode.INVALID, f"{what}: not UTF-8")
+
+
+def _check_labels(labels: Labels, what: str) -> None:
+    if labels.model_extra and (size := len(to_json(labels.model_extra))) > MAX_UNKNOWN_LABELS_BYTES:
+        raise _Refused(
+            RejectionCode.TOO_LARGE,
+            f"{what}: {size} bytes of unknown labels, a span has at most {MAX_UNKNOWN_LABELS_BYTES}",
+        )
 
 
 def _no_change(tree: ContextTree, command: AnyCommand, reason: str) -> NoChange:

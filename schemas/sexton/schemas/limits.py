@@ -34,5 +34,9 @@ The service sees one context at a time, so this is the holder's own bound, by de
 MAX_LABEL_BYTES: Final = 256
 """One label's value, in UTF-8."""
 
+MAX_UNKNOWN_LABELS_BYTES: Final = 4096
+"""All labels of one span that this build does not know, together, as JSON. They are kept in the tree: in each
+holder's memory and in each snapshot."""
+
 SYNC_TAIL_RECORDS: Final = 500
 """A holder further behind than this gets a snapshot instead of the records it missed."""
