@@ -250,6 +250,32 @@ async def test_dropping_chunks_drops_those_that_are_there(cold: ObjectColdStore,
     assert b"of nobody's business" == await cold.read_chunk("ctx", claim(), 7)
 
 
+# --- health ------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_takes_no_writes_does_not_pass_for_ready(tmp_path: Path) -> None:
+    """As with a full disk, which answers as well as ever; until a write succeeds, or some time has passed."""
+    now = [0.0]
+    cold = ObjectColdStore(open_store(tmp_path.as_uri()), 5.0, clock=lambda: now[0])
+    blob = Blob("l0:a", 1, content_hash(Level.L0_VERBATIM, b"a"), b"a")
+    await cold.answers()
+    (tmp_path / "blobs").write_text("in the way")
+    with pytest.raises(Unavailable):
+        await cold.write("ctx", blob)
+    with pytest.raises(Unavailable, match=r"cold\.write: .*Not a directory") as caught:
+        await cold.answers()
+    assert str(tmp_path) not in caught.value.message
+    now[0] = 61.0
+    await cold.answers()
+    with pytest.raises(Unavailable):
+        await cold.write("ctx", blob)
+    with pytest.raises(Unavailable):
+        await cold.answers()
+    (tmp_path / "blobs").unlink()
+    await cold.write("ctx", blob)
+    await cold.answers()
+
+
 # --- opening -----------------------------------------------------------------------------------------
 
 

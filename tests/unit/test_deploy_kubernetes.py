@@ -206,3 +206,14 @@ def test_both_ways_to_deploy_run_the_same_image() -> None:
     assert {compose[name]["image"] for name in DEPLOYMENTS} == {
         container(name)["image"] for name in DEPLOYMENTS
     }
+
+
+def test_the_example_s_user_of_redis_is_the_one_that_the_acl_has() -> None:
+    """Another would be refused at the start."""
+    [secret] = [
+        found
+        for found in documents(K8S / "overlays/example/secret.yaml")
+        if found["metadata"]["name"] == "sexton-worker"
+    ]
+    user = secret["stringData"]["sexton_redis_username"]
+    assert f"\nuser {user} on " in (DEPLOY / "valkey/users.acl").read_text()

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,6 +35,8 @@ _FOLDED: Final = re.compile("=([a-z])")
 _BLOBS: Final = "blobs"
 _CLAIMS: Final = "claims"
 _NAME: Final = "name"
+_REFUSAL_STANDS_S: Final = 60.0
+_OS_ERROR: Final = re.compile(r"\(os error ([0-9]{1,4})\)")
 _CONFIRMED_FOR_S: Final = 5.0
 """How long a store is taken for the right one before it is asked again."""
 _PARALLEL_DELETES: Final = 16
@@ -69,6 +72,9 @@ class ObjectColdStore:
         self._clock = clock
         self._expected: str | None = None
         self._confirmed_at = -math.inf
+        self._refused: str | None = None
+        """Why the last write failed, if it did."""
+        self._refused_at = -math.inf
 
     async def name(self) -> str | None:
         """See `ColdStore.name`."""
@@ -100,7 +106,14 @@ class ObjectColdStore:
         self._confirmed_at = self._clock()
 
     async def answers(self) -> None:
-        """Returns if the store answers, be it that there is nothing. Raises `Unavailable` if not."""
+        """Returns if the store answers, be it that there is nothing, and took what it was last given.
+
+        Raises:
+            Unavailable: it does not answer, or its last write failed a short while ago: a full disk and keys
+                that may only read answer as well as ever.
+        """
+        if self._refused is not None and self._clock() - self._refused_at < _REFUSAL_STANDS_S:
+            raise Unavailable(self._refused, operation="cold.write")
         with suppress(_MissingError):
             await self._within("cold.head", obstore.head_async(self._store, "health/none"))
 
@@ -110,7 +123,12 @@ class ObjectColdStore:
             # A folder whose disk is not mounted takes bytes too, and hides them once it is.
             await self.confirm()
         key = _blob_key(context_id, blob.span_id, blob.version, blob.content_hash)
-        await self._within("cold.write", obstore.put_async(self._store, key, blob.data))
+        try:
+            await self._within("cold.write", obstore.put_async(self._store, key, blob.data))
+        except Unavailable as e:
+            self._refused, self._refused_at = e.message, self._clock()
+            raise
+        self._refused = None
         back = await self._bytes("cold.read_back", key)
         if back is None or hashing.content_hash(level_of(blob.span_id), back) != blob.content_hash:
             raise Unavailable(
@@ -250,7 +268,13 @@ class ObjectColdStore:
         except TimeoutError:
             raise Unavailable(f"{what}: no answer within {self._timeout_s} s", operation=what) from None
         except (BaseError, OSError) as e:
-            raise Unavailable(f"{what}: {type(e).__name__}", operation=what) from e
+            raise Unavailable(f"{what}: {type(e).__name__}{_why(e)}", operation=what) from e
+
+
+def _why(error: Exception) -> str:
+    """The system's word for what is wrong, if there is one. Not the store's own text, which holds paths."""
+    number = _OS_ERROR.search(str(error))
+    return f" ({os.strerror(int(number[1]))})" if number is not None else ""
 
 
 class _MissingError(Exception):

@@ -3,9 +3,24 @@
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from sexton.schemas.addresses import check_nats_urls
+from sexton.schemas.errors import InvalidInput
 
 _INBOX_PREFIX: Final = r"^_INBOX[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
+
+
+def _split(urls: str) -> list[str]:
+    return [url.strip() for url in urls.split(",") if url.strip()]
+
+
+def _nats_url(urls: str) -> str:
+    try:
+        check_nats_urls(_split(urls), "nats_url")
+    except InvalidInput as e:
+        raise ValueError(e.message) from None
+    return urls
 
 
 class ConnectionSettings(BaseModel):
@@ -13,7 +28,7 @@ class ConnectionSettings(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    nats_url: str = "nats://127.0.0.1:4222"
+    nats_url: Annotated[str, AfterValidator(_nats_url)] = "nats://127.0.0.1:4222"
     """Where NATS is; several addresses are separated by commas."""
     nats_creds_file: Path | None = None
     """A credentials file: the user's JWT and seed."""
@@ -73,4 +88,4 @@ class ConnectionSettings(BaseModel):
     @property
     def nats_servers(self) -> list[str]:
         """The addresses of `nats_url`, one by one."""
-        return [url.strip() for url in self.nats_url.split(",") if url.strip()]
+        return _split(self.nats_url)
