@@ -140,9 +140,9 @@ async def test_a_summariser_that_raises_is_tried_again_and_then_given_up(
     assert 1 == (await world.tree()).revision
 
 
-@pytest.mark.parametrize("answer", ["", " ", "\n\t ", "\u3000"])
+@pytest.mark.parametrize("answer", ["", " ", "\n\t ", "\u3000", "\u200b", "\ufeff\u00ad"])
 async def test_a_blank_answer_is_no_summary(world: World, answer: str) -> None:
-    """C47."""
+    """C47, by the rule of the commit: no second rule that takes what the commit then refuses."""
     outcome = await run(world, Model(answer))
     assert isinstance(outcome, Rejected)
     assert RejectionCode.EMPTY_SUMMARY is outcome.code

@@ -15,6 +15,7 @@ from purgatory.domain.model import OpenedState
 
 from sexton import tracing
 from sexton.core.decide import NeedsSummary, Settled, decide, rejection
+from sexton.core.text import is_blank
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyOutcome
 from sexton.schemas.commands import Compact, SourceRef
@@ -92,7 +93,7 @@ class SummariseStage:
         except HardFailure as e:
             message = f"a source's bytes are {e.code}: {e.message}"
             return rejection(known.tree, command, RejectionCode.SUMMARY_FAILED, message, decision.sources[:1])
-        if not summary.strip():
+        if is_blank(summary.encode()):
             return rejection(known.tree, command, RejectionCode.EMPTY_SUMMARY, "the summariser wrote nothing")
         if len(summary.encode()) > INLINE_BYTES:
             return rejection(
