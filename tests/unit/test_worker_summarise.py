@@ -73,8 +73,8 @@ def stage(world: World, model: Summariser, **more: Any) -> SummariseStage:
     return SummariseStage(contexts, fetcher, model, **(settings | more))
 
 
-async def run(world: World, model: Summariser, *, attempt: int = 1, **more: Any) -> Any:
-    return await stage(world, model, **more).run(ASKED, DIGEST, attempt=attempt)
+async def run(world: World, model: Summariser, **more: Any) -> Any:
+    return await stage(world, model, **more).run(ASKED, DIGEST)
 
 
 async def test_every_source_s_bytes_are_in_the_prompt(world: World) -> None:
@@ -130,10 +130,11 @@ async def test_a_summariser_that_raises_is_tried_again_and_then_given_up(
     world: World, error: Exception
 ) -> None:
     """C44: nothing is committed, the error is not a summary, and the tries are bounded."""
-    for attempt in (1, 2):
+    tried = stage(world, Model(error), attempts=3)
+    for _ in range(2):
         with pytest.raises(SummariserDown):
-            await run(world, Model(error), attempt=attempt)
-    outcome = await run(world, Model(error), attempt=3)
+            await tried.run(ASKED, DIGEST)
+    outcome = await tried.run(ASKED, DIGEST)
     assert isinstance(outcome, Rejected)
     assert RejectionCode.SUMMARY_FAILED is outcome.code
     assert str(error) not in outcome.message
@@ -201,7 +202,7 @@ async def test_an_outage_of_the_store_is_not_the_summariser_s_fault(
     world.hot = World().hot
     monkeypatch.setattr(world.cold, "read", away)
     with pytest.raises(Unavailable):
-        await run(world, Model(), attempt=99)
+        await run(world, Model())
 
 
 # --- not twice ---------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ async def test_a_compaction_that_is_done_already_costs_no_call(world: World) -> 
     committed = await world.outcome(first.command)
     assert committed == await run(world, model)
     other = compact("other", "l0:a", "l0:b", summary=None)
-    outcome = await stage(world, model).run(other, body_digest(other.wire()), attempt=1)
+    outcome = await stage(world, model).run(other, body_digest(other.wire()))
     assert isinstance(outcome, Rejected)
     assert RejectionCode.ALREADY_COVERED is outcome.code
     assert 1 == len(model.shown)
@@ -226,13 +227,13 @@ async def test_the_breaker_opens_and_closes_again(world: World) -> None:
     tried = stage(world, model, breaker_failures=2, breaker_reset_s=0.2, attempts=99)
     for _ in range(6):
         with pytest.raises(SummariserDown):
-            await tried.run(ASKED, DIGEST, attempt=1)
+            await tried.run(ASKED, DIGEST)
     assert 2 == len(model.shown), "four of six rounds did not bother it"
     model.answer = "short"
 
     async def asked_again() -> Any:
         try:
-            return await tried.run(ASKED, DIGEST, attempt=1)
+            return await tried.run(ASKED, DIGEST)
         except SummariserDown:
             return None
 
@@ -240,12 +241,60 @@ async def test_the_breaker_opens_and_closes_again(world: World) -> None:
     assert 3 == len(model.shown)
 
 
+async def test_only_calls_that_failed_use_up_the_tries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not deliveries at which a store was away or the summariser was left alone: it was never called then."""
+    model = Model(RuntimeError("down"))
+    tried = stage(world, model, attempts=2, breaker_failures=1, breaker_reset_s=0.2)
+    read = world.cold.read
+
+    async def away(*_: Any, **__: Any) -> bytes:
+        raise Unavailable("away")
+
+    world.hot.blobs.clear()  # type: ignore[attr-defined]
+    monkeypatch.setattr(world.cold, "read", away)
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            await tried.run(ASKED, DIGEST)
+    monkeypatch.setattr(world.cold, "read", read)
+    for _ in range(5):
+        with pytest.raises(SummariserDown):
+            await tried.run(ASKED, DIGEST)
+    assert 1 == len(model.shown)
+
+    async def given_up() -> Any:
+        try:
+            return await tried.run(ASKED, DIGEST)
+        except SummariserDown:
+            return None
+
+    outcome = await eventually(given_up)
+    assert RejectionCode.SUMMARY_FAILED is outcome.code
+    assert 2 == len(model.shown)
+
+
+async def test_a_compaction_asked_for_anew_has_all_its_tries(world: World) -> None:
+    """After it was given up, after an answer, and whatever became of others."""
+    model = Model(RuntimeError("down"))
+    tried = stage(world, model, attempts=2, breaker_failures=99)
+    for _ in range(2):
+        with pytest.raises(SummariserDown):
+            await tried.run(ASKED, DIGEST)
+        assert RejectionCode.SUMMARY_FAILED is (await tried.run(ASKED, DIGEST)).code  # type: ignore[union-attr]
+    with pytest.raises(SummariserDown):
+        await tried.run(ASKED, DIGEST)
+    model.answer = "short"
+    assert isinstance(await tried.run(ASKED, DIGEST), Summarised)
+    model.answer = RuntimeError("down")
+    with pytest.raises(SummariserDown):
+        await tried.run(ASKED, DIGEST)
+
+
 async def test_lost_surrogates_and_blanks_do_not_open_the_breaker(world: World) -> None:
     """A model that answers is not down."""
     model = Model(" ")
     tried = stage(world, model, breaker_failures=1)
     for _ in range(3):
-        await tried.run(ASKED, DIGEST, attempt=1)
+        await tried.run(ASKED, DIGEST)
     assert 3 == len(model.shown)
 
 

@@ -66,13 +66,13 @@ class CommandHandler:
             log.info("commands.rejected", code=done.outcome.code.value)
         await self._outbox.publish(done.outcome, reply)
 
-    async def on_deferred(self, data: bytes, reply: str | None, deliveries: int) -> None:
+    async def on_deferred(self, data: bytes, reply: str | None) -> None:
         """Makes the summary of a deferred compaction, and sends it on. Raises as `on_command`."""
         command = decode_command(data)
         if not isinstance(command, Compact):
             raise MalformedMessage("only compactions are deferred")
         _name(command)
-        result = await self._stage.run(command, body_digest(data), attempt=deliveries)
+        result = await self._stage.run(command, body_digest(data))
         if not isinstance(result, Summarised):
             metrics.COMMANDS.labels(command.kind.value, _outcome_label(result)).inc()
             tracing.current().set(outcome=_outcome_label(result))

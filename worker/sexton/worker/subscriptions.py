@@ -112,7 +112,7 @@ class Subscriptions:
             structlog.contextvars.bound_contextvars(),
             self._tracer.receive("sexton.summarise", DEFERRED, raw.headers, deliveries=deliveries),
         ):
-            await self._handler.on_deferred(raw.data, reply_of(raw.headers), deliveries)
+            await self._handler.on_deferred(raw.data, reply_of(raw.headers))
 
     async def _on_request(self, message: NatsMessage) -> None:
         raw = message.raw_message

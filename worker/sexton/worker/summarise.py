@@ -6,6 +6,7 @@ now with a summary and with the versions it was made from. If a source changed m
 """
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,12 +32,18 @@ from sexton.worker.ports import Summariser
 log: Final = structlog.get_logger("sexton.summarise")
 
 _CIRCUIT: Final = "summariser"
+_COUNTED: Final = 10_000
+"""Compactions whose failed calls are kept in mind; the ones that failed longest ago are forgotten first."""
 
 
 class SummariserDown(TransientError):
     """The summariser failed, or is left alone after too many failures in a row."""
 
     code = "summariser_down"
+
+
+class SummariserLeftAloneError(SummariserDown):
+    """It was not even called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +72,17 @@ class SummariseStage:
         self._summariser = summariser
         self._timeout_s = timeout_s
         self._attempts = attempts
+        self._failed: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """Calls that failed in this process, by compaction. A delivery counts none: it may have come to no
+        call, because a store was away or the summariser was left alone."""
         self._breakers = AsyncCircuitBreakerFactory(breaker_failures, breaker_reset_s)
 
-    async def run(self, command: Compact, digest: str, *, attempt: int) -> Summarised | AnyOutcome:
+    async def run(self, command: Compact, digest: str) -> Summarised | AnyOutcome:
         """The compaction with its summary, or the outcome if there is nothing to summarise (any more).
 
         Args:
             command: the compaction as it was sent.
             digest: `body_digest` of its bytes.
-            attempt: counts the deliveries, from one.
 
         Raises:
             SummariserDown: the call failed and may be tried again.
@@ -86,13 +95,17 @@ class SummariseStage:
             return decision.outcome
         try:
             summary = await self._summary(known.tree, decision)
+        except SummariserLeftAloneError:
+            raise
         except SummariserDown as e:
-            if attempt < self._attempts:
+            if self._count(command) < self._attempts:
                 raise
+            self._forget(command)
             return rejection(known.tree, command, RejectionCode.SUMMARY_FAILED, e.message)
         except HardFailure as e:
             message = f"a source's bytes are {e.code}: {e.message}"
             return rejection(known.tree, command, RejectionCode.SUMMARY_FAILED, message, decision.sources[:1])
+        self._forget(command)
         if is_blank(summary.encode()):
             return rejection(known.tree, command, RejectionCode.EMPTY_SUMMARY, "the summariser wrote nothing")
         if len(summary.encode()) > INLINE_BYTES:
@@ -106,6 +119,17 @@ class SummariseStage:
             )
         )
 
+    def _count(self, command: Compact) -> int:
+        """One more failed call for a compaction; gives how many there are."""
+        key = command.context_id, command.event_id
+        self._failed[key] = count = self._failed.pop(key, 0) + 1
+        while len(self._failed) > _COUNTED:
+            self._failed.popitem(last=False)
+        return count
+
+    def _forget(self, command: Compact) -> None:
+        self._failed.pop((command.context_id, command.event_id), None)
+
     async def _summary(self, tree: ContextTree, need: NeedsSummary) -> str:
         sources = [(await self._fetcher.whole(tree, node.identity)).decode() for node in need.sources]
         size_bytes = sum(node.size_bytes for node in need.sources)
@@ -115,7 +139,9 @@ class SummariseStage:
                 async with breaker, asyncio.timeout(self._timeout_s):
                     summary = await self._summariser(sources, need.level, size_bytes)
         except OpenedState:
-            raise SummariserDown("the summariser failed too often and is left alone for a while") from None
+            raise SummariserLeftAloneError(
+                "the summariser failed too often and is left alone for a while"
+            ) from None
         except TimeoutError:
             raise SummariserDown(f"no summary within {self._timeout_s} s") from None
         except Unavailable:

@@ -78,7 +78,7 @@ class WorkerSettings(BaseModel):
     summarise_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """One call of the summariser."""
     summarise_attempts: Annotated[int, Field(ge=1)] = 5
-    """Calls that may fail for one compaction before it is rejected as `summary_failed`."""
+    """Calls that may fail for one compaction, in one process, before it is rejected as `summary_failed`."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
     """Failures in a row after which the summariser is left alone for a while."""
     breaker_reset_s: Annotated[float, Field(gt=0)] = 30.0
