@@ -1,6 +1,7 @@
 """The summarise stage: what the model is shown, and what becomes of whatever it answers."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from sexton.schemas.ids import Level
 from sexton.schemas.limits import INLINE_BYTES
 from sexton.schemas.outcome import Committed, Rejected, RejectionCode
 from sexton.worker.adapters.summarisers import (
+    ALWAYS,
     CommandSummariser,
     ExtractiveSummariser,
     SummariserFailedError,
@@ -337,6 +339,28 @@ async def test_a_program_gets_the_sources_and_what_is_wanted() -> None:
         " + os.environ['SEXTON_SIZE_BYTES'].encode())"
     )
     assert "\n\n".join(SOURCES) + "L2_ROLLUP123" == await call(program(code))
+
+
+async def test_a_program_gets_none_of_the_workers_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what every program needs, what this one is asked, and what it is to have by name."""
+    for name in ("SEXTON_REDIS_URL", "SEXTON_NATS_PASSWORD", "AWS_SECRET_ACCESS_KEY", "MODEL_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+    line = f"command:{sys.executable} -I -c '{code}'"
+    for names, more in (("", set[str]()), ("MODEL_KEY, NOT_SET", {"MODEL_KEY"})):
+        summariser = make_summariser(line, names)
+        assert isinstance(summariser, CommandSummariser)
+        seen = json.loads(await call(summariser))
+        assert seen.keys() <= {*ALWAYS, "SEXTON_LEVEL", "SEXTON_SIZE_BYTES", *more}
+        assert more | {"PATH", "LANG", "SEXTON_LEVEL", "SEXTON_SIZE_BYTES"} <= seen.keys()
+
+
+@pytest.mark.parametrize("names", ["A=1", "A B", "$A", "A,B;C", "1A"])
+def test_what_names_no_variable_is_refused_at_the_start(names: str) -> None:
+    """Loud and early: a key that does not arrive is hard to find."""
+    with pytest.raises(InvalidInput, match="summariser_env"):
+        make_summariser("command:true", names)
 
 
 async def test_a_program_that_does_not_read_is_no_error() -> None:

@@ -226,7 +226,7 @@ class Worker:
         stage = SummariseStage(
             self._contexts,
             fetcher,
-            make_summariser(settings.summariser),
+            make_summariser(settings.summariser, settings.summariser_env),
             timeout_s=settings.summarise_timeout_s,
             attempts=settings.summarise_attempts,
             breaker_failures=settings.breaker_failures,

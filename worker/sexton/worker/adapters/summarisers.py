@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import signal
 from asyncio.subprocess import Process
@@ -20,17 +21,35 @@ _MAX_OUTPUT_BYTES: Final = 2 * INLINE_BYTES
 _END_S: Final = 1.0
 
 
+ALWAYS: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR")
+"""Variables of the worker that the program gets. No others: among them are passwords."""
+_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
 class SummariserFailedError(Exception):
     """The program ended with an error or wrote no UTF-8."""
 
 
-def make_summariser(spec: str) -> Summariser:
-    """The summariser that a setting names. Raises `InvalidInput` if there is none such."""
+def make_summariser(spec: str, env: str = "") -> Summariser:
+    """The summariser that a setting names.
+
+    Args:
+        spec: `extractive`, or `command:PROGRAM ARGS`.
+        env: names of variables that the program gets beside `ALWAYS`, with commas between them.
+
+    Raises:
+        InvalidInput: there is no such summariser, or a name that can be none.
+    """
+    names = [name.strip() for name in env.split(",") if name.strip()]
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise InvalidInput(
+            f"summariser_env names variables, and {wrong[0]!a} is none", field="summariser_env"
+        )
     if spec == "extractive":
         return ExtractiveSummariser()
     kind, _, command = spec.partition(":")
     if kind == "command" and command.strip():
-        return CommandSummariser(shlex.split(command))
+        return CommandSummariser(shlex.split(command), names)
     raise InvalidInput("summariser is 'extractive' or 'command:PROGRAM ARGS'", field="summariser")
 
 
@@ -54,12 +73,15 @@ class ExtractiveSummariser:
 class CommandSummariser:
     """Runs a program per summary: the sources on its standard input, the summary on its standard output.
 
-    The program learns level and size from `SEXTON_LEVEL` and `SEXTON_SIZE_BYTES`. It is killed, with all
-    that it has started, if the call is cancelled or if it writes without end.
+    The program learns level and size from `SEXTON_LEVEL` and `SEXTON_SIZE_BYTES`. Of the worker's environment
+    it gets `ALWAYS`, and what it is given by name: a key of a model's provider, but no passwords of NATS and
+    Redis. It is killed, with all that it has started, if the call is cancelled or if it writes without end.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Sequence[str] = ()) -> None:
+        """Args: the program with its arguments; and names of variables that it gets beside `ALWAYS`."""
         self._argv = list(argv)
+        self._env = (*ALWAYS, *env)
 
     async def __call__(self, sources: Sequence[str], level: Level, size_bytes: int) -> str:
         """See `Summariser`. Raises `SummariserFailedError`, or `OSError` if the program cannot start."""
@@ -68,7 +90,11 @@ class CommandSummariser:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "SEXTON_LEVEL": level.name, "SEXTON_SIZE_BYTES": str(size_bytes)},
+            env={
+                **{name: os.environ[name] for name in self._env if name in os.environ},
+                "SEXTON_LEVEL": level.name,
+                "SEXTON_SIZE_BYTES": str(size_bytes),
+            },
             start_new_session=True,
         )
         try:

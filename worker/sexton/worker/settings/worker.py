@@ -73,6 +73,9 @@ class WorkerSettings(BaseModel):
 
     summariser: str = "extractive"
     """`extractive`, or `command:PROGRAM ARGS`: reads the sources on stdin, writes the summary to stdout."""
+    summariser_env: str = ""
+    """Names of variables that a `command:` program gets, with commas between: `OPENAI_API_KEY,HTTPS_PROXY`.
+    Beside `PATH`, `HOME`, `LANG`, `LC_ALL`, `LC_CTYPE` and `TMPDIR` it gets no others."""
     summarise_concurrency: Annotated[int, Field(ge=1)] = 4
     """Summaries in the making at once, in one process."""
     summarise_timeout_s: Annotated[float, Field(gt=0)] = 120.0
