@@ -1,6 +1,7 @@
 """The commit on ports in memory: a fault, a cancellation or a race at every point of its way."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -559,6 +560,31 @@ async def test_claims_of_more_than_fits_are_refused_before_they_are_read(world: 
     assert isinstance(done, Done)
     assert isinstance(done.outcome, Rejected)
     assert RejectionCode.TOO_LARGE is done.outcome.code
+    assert "cold.read_chunk:before" not in seen
+
+
+async def test_chunks_of_one_command_are_bounded_and_a_claim_is_read_once(world: World) -> None:
+    """A thousand spans that name one claim of tiny chunks would hold the lane of other contexts for ever."""
+    seen: list[str] = []
+    data = bytes(range(48, 58)) * 10
+    claim = Claim(digest="sha256:" + hashlib.sha256(data).hexdigest(), size_bytes=len(data), chunk_bytes=1)
+    for i in range(claim.chunks):
+        await world.cold.write_chunk("ctx", claim, i, data[i : i + 1])
+    same = append("same", *(NewSpan(name=f"s{i}", claim=claim) for i in range(50)))
+    done = await carry_out(world.with_faults(seen.append).committer(), same)
+    assert isinstance(done, Done)
+    assert isinstance(done.outcome, Committed)
+    assert claim.chunks == seen.count("cold.read_chunk:before")
+    many = [
+        NewSpan(name=f"m{i}", claim=claim.model_copy(update={"digest": f"sha256:{i:064x}"}))
+        for i in range(41)
+    ]
+    seen.clear()
+    done = await carry_out(world.with_faults(seen.append).committer(), append("many", *many))
+    assert isinstance(done, Done)
+    assert isinstance(done.outcome, Rejected)
+    assert RejectionCode.TOO_LARGE is done.outcome.code
+    assert "4100 chunks" in (done.outcome.message or "")
     assert "cold.read_chunk:before" not in seen
 
 

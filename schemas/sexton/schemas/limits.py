@@ -21,6 +21,9 @@ CHUNK_BYTES: Final = 256 * 1024
 MAX_CLAIM_CHUNKS: Final = 4096
 """Chunks of one claim: bounds the number of reads that a commit makes to put it together."""
 
+MAX_COMMAND_CHUNKS: Final = 4096
+"""Of all claim checks of one command. Each is a read of the cold store, in the lane of other contexts."""
+
 MAX_SPANS_PER_APPEND: Final = 1000
 """Spans of one append. A record of that many stays below the payload limit."""
 

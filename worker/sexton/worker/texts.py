@@ -7,7 +7,7 @@ from typing import Final
 from sexton.core.decide import texts
 from sexton.schemas.codec import AnyCommand
 from sexton.schemas.errors import InvalidInput, PayloadTooLarge, SextonError
-from sexton.schemas.limits import MAX_SPAN_BYTES
+from sexton.schemas.limits import MAX_COMMAND_CHUNKS, MAX_SPAN_BYTES
 from sexton.schemas.rpc import PutRequest
 from sexton.schemas.span import Claim, Text
 from sexton.worker.ports import ColdStore
@@ -26,17 +26,26 @@ async def load_texts(cold: ColdStore, command: AnyCommand) -> list[bytes]:
 
     Raises:
         ClaimMissing: chunks are missing, or they are not what the claim says.
-        PayloadTooLarge: the claims are for more than fits into memory at once.
+        PayloadTooLarge: the claims are for more than fits into memory at once, or for too many chunks.
         Unavailable: the store did not answer.
     """
-    claimed_bytes = sum(text.claim.size_bytes for text in texts(command) if text.claim is not None)
-    if claimed_bytes > MAX_SPAN_BYTES:
+    claims = [text.claim for text in texts(command) if text.claim is not None]
+    # Each once, however often it is named.
+    distinct = {claim.model_dump_json(): claim for claim in claims}
+    _bound("bytes", sum(claim.size_bytes for claim in claims), MAX_SPAN_BYTES)
+    _bound("chunks", sum(claim.chunks for claim in distinct.values()), MAX_COMMAND_CHUNKS)
+    left = {name: await _claimed(cold, command.context_id, claim) for name, claim in distinct.items()}
+    return [
+        (text.content or "").encode() if text.claim is None else left[text.claim.model_dump_json()]
+        for text in texts(command)
+    ]
+
+
+def _bound(unit: str, claimed: int, limit: int) -> None:
+    if claimed > limit:
         raise PayloadTooLarge(
-            f"claims of {claimed_bytes} bytes in one command; it has at most {MAX_SPAN_BYTES}",
-            limit=MAX_SPAN_BYTES,
-            actual=claimed_bytes,
+            f"claims of {claimed} {unit} in one command; it has at most {limit}", limit=limit, actual=claimed
         )
-    return [await load_text(cold, command.context_id, text) for text in texts(command)]
 
 
 async def store_chunk(cold: ColdStore, request: PutRequest) -> None:
@@ -70,13 +79,15 @@ async def drop_claims(cold: ColdStore, command: AnyCommand) -> None:
 
 async def load_text(cold: ColdStore, context_id: str, text: Text) -> bytes:
     """The bytes of one text. Raises `ClaimMissing` and `Unavailable`."""
-    if text.claim is None:
-        return (text.content or "").encode()
-    data = b"".join(await _chunks(cold, context_id, text.claim))
-    if (
-        len(data) != text.claim.size_bytes
-        or "sha256:" + hashlib.sha256(data).hexdigest() != text.claim.digest
-    ):
+    return (
+        (text.content or "").encode() if text.claim is None else await _claimed(cold, context_id, text.claim)
+    )
+
+
+async def _claimed(cold: ColdStore, context_id: str, claim: Claim) -> bytes:
+    """What was left for a claim. Raises `ClaimMissing` and `Unavailable`."""
+    data = b"".join(await _chunks(cold, context_id, claim))
+    if len(data) != claim.size_bytes or "sha256:" + hashlib.sha256(data).hexdigest() != claim.digest:
         raise ClaimMissing("the content left for this claim is not what the claim says")
     return data
 
