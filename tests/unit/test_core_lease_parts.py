@@ -55,10 +55,12 @@ def test_parts_fit_and_make_the_whole(counts: tuple[int, int]) -> None:
     parts = lease_parts(whole)
     assert whole == whole_reply(parts)
     assert [(i, i == len(parts) - 1) for i in range(len(parts))] == [(p.index, p.last) for p in parts]
-    assert all(len(part.wire()) < MAX_PAYLOAD_BYTES * 3 // 4 for part in parts)
+    assert all(len(part.wire()) < MAX_PAYLOAD_BYTES for part in parts)
+    assert (1 == len(parts)) == (counts[1] <= SURELY_FIT)
 
 
 def test_what_fits_stays_one_part() -> None:
-    """A reader that takes the first part for the whole is right about all but the largest answers."""
-    whole = reply(SURELY_FIT, 0)
-    assert [whole] == lease_parts(whole)
+    """Holders from before there were parts take the first for all there is."""
+    for counts in ((0, SURELY_FIT), (MAX_PINS, 0)):
+        whole = reply(*counts)
+        assert [whole] == lease_parts(whole)

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from sexton.schemas.leases import GrantedPin, LeaseReply, RefusedPin
-from sexton.schemas.limits import CHUNK_BYTES
+from sexton.schemas.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 
 SURELY_FIT: Final = 512
 """So many answers about pins fit into one message, however long their names."""
+
+WHOLE_BYTES: Final = MAX_PAYLOAD_BYTES - 64 * 1024
+"""Answers about pins that go into one message with the rest of a reply. Holders from before there were parts
+take the first one for all there is, so what fits is not cut."""
 
 
 def lease_parts(reply: LeaseReply, most_bytes: int = CHUNK_BYTES) -> list[LeaseReply]:
@@ -22,10 +26,12 @@ def lease_parts(reply: LeaseReply, most_bytes: int = CHUNK_BYTES) -> list[LeaseR
     verdicts: list[GrantedPin | RefusedPin] = [*reply.granted, *reply.refused]
     if len(verdicts) <= SURELY_FIT:
         return [reply]
+    sizes_bytes = [len(verdict.model_dump_json(exclude_none=True).encode()) + 1 for verdict in verdicts]
+    if sum(sizes_bytes) <= WHOLE_BYTES:
+        return [reply]
     batches: list[list[GrantedPin | RefusedPin]] = [[]]
     weight_bytes = 0
-    for verdict in verdicts:
-        size_bytes = len(verdict.model_dump_json(exclude_none=True).encode()) + 1
+    for verdict, size_bytes in zip(verdicts, sizes_bytes, strict=True):
         if batches[-1] and weight_bytes + size_bytes > most_bytes:
             batches.append([])
             weight_bytes = 0
