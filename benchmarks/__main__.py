@@ -1,4 +1,4 @@
-"""Runs every benchmark, or those that are named: `python -m benchmarks [core wire commit]`."""
+"""Runs every benchmark, or those that are named: `python -m benchmarks [commit core sync wire]`."""
 
 import subprocess
 import sys

@@ -97,6 +97,17 @@ async def test_ranges_are_after_and_up_to(log: Log) -> None:
     assert [] == await read(log, after=found[-1])
 
 
+@pytest.mark.parametrize("limit", [1, 3, 300])
+async def test_no_more_than_the_limit_is_read(log: Log, limit: int) -> None:
+    """The first ones of the range; also more than one batch of them, and records of others between."""
+    found = await filled(log, 2)
+    await filled(log, 2, "other")
+    found += await filled(log, 310)
+    head = found[-1]
+    entries = [entry async for entry in log.read("ctx", found[0], head, limit=limit)]
+    assert found[1 : 1 + limit] == [entry.sequence for entry in entries]
+
+
 @pytest.mark.parametrize("expected", ["stale", "zero", "ahead"])
 async def test_a_stale_expectation_loses_and_stores_nothing(log: Log, expected: str) -> None:
     """The compare-and-swap is per context."""
@@ -229,6 +240,16 @@ async def test_a_publish_to_a_frozen_server_may_have_been_stored(
     assert head is not None
     with pytest.raises(LostRaceError):
         await log.append("ctx", b"again", at)
+
+
+async def test_large_records_are_read_in_batches_of_bounded_size(client: Client) -> None:
+    """More than a batch may hold in bytes: all are read, and no batch holds them all at once."""
+    log, at = NatsLog(client, 5.0), 0
+    data = [bytes([65 + i]) * 700_000 for i in range(12)]
+    for record in data:
+        at = await log.append("ctx", record, at)
+    assert data == [entry.data for entry in await read(log)]
+    assert 6 >= len(await log._batch("ctx", 0, 256))
 
 
 async def test_a_publish_without_a_connection_is_never_sent_later(

@@ -541,6 +541,16 @@ def test_a_watch_that_hears_nothing_ends_in_time(cli: Cli) -> None:
     assert "sexton: unavailable: not done within 0.5 s" in ran.err
 
 
+def test_a_watch_goes_back_to_the_first_record(cli: Cli) -> None:
+    """The log has all of them, though a worker keeps only the latest in memory: code 0, none left out."""
+    ingest(cli, *(f"line {i}" for i in range(3000)))
+    head = tree(cli)["revision"]
+    ran = cli("watch", "--json", "--since", "1", "--count", str(head))
+
+    assert 0 == ran.code, ran.err
+    assert list(range(1, head + 1)) == [json.loads(line)["revision"] for line in ran.out.splitlines()]
+
+
 def test_usage_errors_are_plain_or_json(cli: Cli) -> None:
     """What is wrong is named; with `--json` as an object like any other error."""
     plain = cli("prune")

@@ -1,6 +1,6 @@
 """The worker's ports in memory, behind gates. What they hold outlives every worker."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -145,9 +145,11 @@ class GatedLog:
         entries = self._stores.entries
         return await self._gates.call("log.head", lambda: entries[-1] if entries else None, _down, READ)
 
-    async def read(self, context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
+    async def read(
+        self, context_id: str, after: int, upto: int, *, limit: int | None = None
+    ) -> AsyncGenerator[Entry, None]:
         def found() -> list[Entry]:
-            return [entry for entry in self._stores.entries if after < entry.sequence <= upto]
+            return [entry for entry in self._stores.entries if after < entry.sequence <= upto][:limit]
 
         for entry in await self._gates.call("log.read", found, _down, READ):
             yield entry

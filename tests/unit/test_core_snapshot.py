@@ -1,10 +1,12 @@
 """A tree as a message and back, whole or in pieces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from sexton.core.snapshot import PIECE_BYTES, dump, pieces, restore
+from sexton.core.snapshot import PIECE_BYTES, STEP_ENTRIES, dump, pieces, restore, steps
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import MalformedMessage
@@ -12,7 +14,7 @@ from sexton.schemas.limits import MAX_LABEL_BYTES
 from sexton.schemas.rpc import Head, Snapshot
 from sexton.schemas.span import Labels, NewSpan
 from tests.core_kit.audit import audit
-from tests.core_kit.build import CONTEXT, append, compact, filled, grown, leaf
+from tests.core_kit.build import CONTEXT, append, compact, filled, grown, leaf, prune
 from tests.core_kit.fates import TREE
 
 GROUPS = grown(
@@ -111,6 +113,47 @@ def test_a_piece_stays_below_its_size(labels: Labels) -> None:
     assert 1 < len(found)
     assert max(len(piece.wire()) for piece in found) <= limit + len(empty.wire())
     assert without_events(tree) == restore([wired(piece) for piece in found])
+
+
+def test_no_step_looks_at_more_than_so_many_entries() -> None:
+    """Whatever it is that a context has much of: of a long one nothing is done in one go."""
+    tree = EMPTY
+    for batch in range(3):
+        names = [f"n{batch}-{i}" for i in range(2 * STEP_ENTRIES)]
+        tree = grown(tree, append(f"e{batch}", *names))
+        tree = grown(tree, compact(f"s{batch}", *(f"l0:{name}" for name in names[:100])))
+        for name in names[100:110]:
+            tree = grown(tree, prune(f"p-{name}", f"l0:{name}"))
+    looked_at: list[object] = []
+    per_step: list[int] = []
+
+    class Counted:
+        """A map whose entries are counted as they are read."""
+
+        def __init__(self, entries: Any) -> None:
+            self._entries = entries
+
+        def __len__(self) -> int:
+            return len(self._entries)
+
+        def __getitem__(self, key: object) -> object:
+            looked_at.append(key)
+            return self._entries[key]
+
+        def values(self) -> Iterator[object]:
+            return (self[key] for key in self._entries)
+
+        def items(self) -> Iterator[tuple[object, object]]:
+            return ((key, self[key]) for key in self._entries)
+
+    maps: Any = {name: Counted(getattr(tree, name)) for name in ("nodes", "tombstones", "groups", "events")}
+    found: list[Snapshot] = []
+    for piece in steps(replace(tree, **maps), 10**9, with_events=True):
+        per_step.append(len(looked_at))
+        looked_at.clear()
+        found += [piece] if piece is not None else []
+    assert STEP_ENTRIES >= max(per_step)
+    assert tree == restore(found)
 
 
 def test_equal_trees_make_equal_snapshots() -> None:

@@ -4,11 +4,15 @@ import asyncio
 
 import pytest
 
-from sexton.holder import HolderSettings, StaleSpanError, Unavailable, Unconfirmed
+from sexton.core.snapshot import Restoration, pieces
+from sexton.holder import HolderSettings, StaleSpanError, Unavailable, Unconfirmed, calls, follow
 from sexton.holder.ports import ConnectionEvent
+from sexton.schemas.base import Message
+from sexton.schemas.codec import decode
 from sexton.schemas.errors import InvalidInput, PeerError
 from sexton.schemas.records import Rewritten
-from sexton.schemas.rpc import Verb
+from sexton.schemas.rpc import Snapshot, SyncPart, Verb
+from sexton.schemas.span import NewSpan
 from tests.holder_kit import CONTEXT, Rig, rig
 
 SYNC_S = HolderSettings().sync_interval_s
@@ -108,6 +112,46 @@ async def test_far_behind_a_snapshot_is_taken() -> None:
         await r.clock.advance(SYNC_S)
         assert alike(r)
         assert 0 == r.context.lineage
+
+
+async def test_a_long_snapshot_is_taken_over_with_turns_for_others() -> None:
+    """An agent goes on while its holder reads thousands of spans: one piece in a turn at most."""
+    async with rig() as r:
+        for i in range(5):
+            await r.run(r.context.append([NewSpan(name=f"n{i}-{j}", content="x") for j in range(1000)]))
+        r.service.tail_records = 0
+        turns, over = 0, False
+
+        async def probe() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        added_at: list[int] = []
+        decoded_at: list[int] = []
+
+        class Counted(Restoration):
+            def add(self, snapshot: Snapshot) -> None:
+                added_at.append(turns)
+                super().add(snapshot)
+
+        def counted(model: type[Message], data: bytes) -> Message:
+            if model is SyncPart:
+                decoded_at.append(turns)
+            return decode(model, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(follow, "Restoration", Counted)
+            patch.setattr(calls, "decode", counted)
+            probing = asyncio.create_task(probe())
+            _, late = await r.another()
+            over = True
+            await probing
+        assert 5000 == late.tree.view_count
+        for found in (decoded_at, added_at):
+            assert len(found) == len(list(pieces(late.tree))) > 10
+            assert len(found) == len(set(found)), "two pieces in one turn"
 
 
 async def test_gaps_are_asked_for_in_single_flight() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from sexton.schemas.codec import decode_record
+from sexton.core.snapshot import STEP_ENTRIES
+from sexton.schemas.codec import AnyRecord, decode_record
 from sexton.schemas.commands import Append
 from sexton.schemas.errors import Unavailable
 from sexton.schemas.outcome import Committed
-from sexton.worker.contexts import Contexts
+from sexton.worker import contexts as module
+from sexton.worker.contexts import Contexts, packed, unpacked
 from sexton.worker.ports import Entry
 from tests.core_kit.build import CONTEXT, append, rewrite
 from tests.worker_kit.stores import MemoryHot, MemoryLog, World, carry_out
@@ -271,7 +273,7 @@ async def test_the_tail_is_dense_when_the_broadcast_overtakes_the_log() -> None:
                     _broadcast(world, contexts, 2)
                 yield entry
 
-    world.log.read = overtaken  # type: ignore[method-assign]
+    world.log.read = overtaken  # type: ignore[method-assign, assignment]
     await contexts.refresh(CONTEXT)
     tail = contexts.tail(CONTEXT, 1)
     assert tail is not None
@@ -332,7 +334,7 @@ async def test_a_log_that_stops_answering_is_read_on_from_where_it_stopped() -> 
                 raise Unavailable("gone")
             yield entry
 
-    world.log.read = broken  # type: ignore[method-assign]
+    world.log.read = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(Unavailable):
         await contexts.get(CONTEXT)
     with pytest.raises(Unavailable):
@@ -353,7 +355,7 @@ async def test_readers_of_one_context_do_not_read_the_log_twice() -> None:
         reads += 1
         return whole(context_id, after, upto)
 
-    world.log.read = counted  # type: ignore[method-assign]
+    world.log.read = counted  # type: ignore[method-assign, assignment]
     found = await asyncio.gather(*(contexts.get(CONTEXT) for _ in range(10)))
     assert {5} == {known.tree.revision for known in found}
     assert 1 == reads
@@ -387,7 +389,7 @@ async def test_a_snapshot_saves_reading_the_log_from_its_start() -> None:
             read.append(entry.sequence)
             yield entry
 
-    world.log.read = counted  # type: ignore[method-assign]
+    world.log.read = counted  # type: ignore[method-assign, assignment]
     contexts = world.contexts()
     assert truth == (await contexts.get(CONTEXT)).tree
     assert [6, 7] == read, "only what came after the snapshot"
@@ -409,7 +411,97 @@ async def test_a_snapshot_is_taken_every_so_many_records() -> None:
     assert [False, False, True, False, False, True, False] == taken
 
 
-@pytest.mark.parametrize("how", ["cut", "flipped", "empty", "no JSON", "later kind", "other context"])
+async def test_the_head_that_was_seen_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for the head of an unchanged context costs the round trip, however large its last record is."""
+    world = World()
+    contexts = world.contexts()
+    await carry_out(world.committer(contexts), append("large", *(f"n{i}" for i in range(1000))))
+    cold = world.contexts()
+    await cold.refresh(CONTEXT)
+    decoded: list[bytes] = []
+
+    def counted(data: bytes) -> AnyRecord:
+        decoded.append(data)
+        return decode_record(data)
+
+    monkeypatch.setattr(module, "decode_record", counted)
+    for known in (contexts, cold):
+        for _ in range(3):
+            assert 1 == (await known.refresh(CONTEXT)).tree.revision
+    assert [] == decoded
+
+
+async def test_another_record_in_the_place_of_the_head_is_noticed() -> None:
+    """I2: the same sequence and another history, under a tree in memory whose head was seen."""
+    world, other = World(), World()
+    await _filled(world, 2)
+    await other.outcome(append("e0", "n0"))
+    await other.outcome(append("another", "n1"))
+    contexts = world.contexts()
+    for _ in range(2):
+        await contexts.refresh(CONTEXT)
+    contexts._log = other.log
+    assert await other.tree() == (await contexts.refresh(CONTEXT)).tree
+
+
+async def _turns_of(work: Coroutine[Any, Any, object]) -> int:
+    """How many turns of the loop others get while something is done."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await task
+    return turns
+
+
+async def test_a_long_log_is_read_with_turns_for_others() -> None:
+    """Not a whole batch in one go: as many turns as it has steps, at the least."""
+    world = World()
+    await _filled(world, 200)
+    entries = _entries(world)
+    contexts = world.contexts(snapshot_every=10**6)
+
+    async def at_hand(context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
+        for entry in entries:
+            yield entry
+
+    world.log.read = at_hand  # type: ignore[method-assign, assignment]
+    turns = await _turns_of(contexts.get(CONTEXT))
+    assert turns >= sum(len(entry.data) for entry in entries) // (2 * module._STEP_BYTES)
+
+
+async def test_a_snapshot_is_stored_and_loaded_with_turns_for_others() -> None:
+    """One for each step of it."""
+    world = World()
+    contexts = world.contexts(snapshot_every=10**6)
+    for i in range(5):
+        await carry_out(world.committer(contexts), append(f"e{i}", *(f"n{i}-{j}" for j in range(1000))))
+    known = await contexts.get(CONTEXT)
+    data = await packed(known)
+    assert known.tree == await unpacked(data)
+    assert await _turns_of(packed(known)) >= 5000 / STEP_ENTRIES
+    assert await _turns_of(unpacked(data)) >= 5000 / STEP_ENTRIES / 2
+
+
+async def test_a_long_context_is_stored_less_often() -> None:
+    """Storing costs in proportion to the context: with its growth, so does what it is spread over."""
+    world, tasks = World(), _Tasks()
+    contexts = world.contexts(snapshot_every=3, spawn=tasks)
+    committer = world.committer(contexts)
+    await carry_out(committer, append("long", *(f"n{i}" for i in range(80))))
+    assert isinstance(world.hot, MemoryHot)
+    taken: list[int] = []
+    for i in range(25):
+        await carry_out(committer, append(f"e{i}", f"x{i}"))
+        await tasks.done()
+        if world.hot.snapshots.pop(CONTEXT, None):
+            taken.append(i + 2)
+    assert [11, 23] == taken
+
+
+@pytest.mark.parametrize(
+    "how", ["cut", "cut after a piece", "flipped", "empty", "no JSON", "later kind", "other context"]
+)
 async def test_a_damaged_snapshot_is_passed_over(how: str) -> None:
     """I7: whatever lies there, the log decides."""
     world = World()
@@ -418,6 +510,7 @@ async def test_a_damaged_snapshot_is_passed_over(how: str) -> None:
     assert isinstance(world.hot, MemoryHot)
     world.hot.snapshots[CONTEXT] = {
         "cut": good[: len(good) // 2],
+        "cut after a piece": good.rpartition(b"\n")[0],
         "flipped": good[:8] + good[8:].replace(b'"live"', b'"lixe"', 1),
         "empty": b"",
         "no JSON": good[:8] + b"\xff\xfe",

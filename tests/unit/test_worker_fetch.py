@@ -349,7 +349,7 @@ async def test_a_long_log_is_read_over_several_budgets() -> None:
             await asyncio.sleep(0.001)
             yield entry
 
-    world.log.read = slow  # type: ignore[method-assign]
+    world.log.read = slow  # type: ignore[method-assign, assignment]
     fresh, tries = world.contexts(), 0
     async with deadline(10):
         while True:

@@ -5,7 +5,7 @@ as NATS). Each call yields to the loop once, so that a test can stop or cancel a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,11 +42,13 @@ class MemoryLog:
         entries = self.entries.get(context_id)
         return entries[-1] if entries else None
 
-    async def read(self, context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
-        for entry in list(self.entries.get(context_id, ())):
-            if after < entry.sequence <= upto:
-                await asyncio.sleep(0)
-                yield entry
+    async def read(
+        self, context_id: str, after: int, upto: int, *, limit: int | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        found = [e for e in self.entries.get(context_id, ()) if after < e.sequence <= upto]
+        for entry in found[:limit]:
+            await asyncio.sleep(0)
+            yield entry
 
     async def contexts(self) -> AsyncIterator[list[str]]:
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sexton.core.snapshot import pieces
+from sexton.core.snapshot import steps
 from sexton.core.tree import ContextTree
 from sexton.schemas.base import Part
 from sexton.schemas.errors import SextonError
@@ -30,6 +30,8 @@ class SyncMode(StrEnum):
 def sync_mode(tree: ContextTree, request: SyncRequest, tail_limit: int = SYNC_TAIL_RECORDS) -> SyncMode:
     """How to answer `request` on a tree that is at the head of the log."""
     behind = tree.revision - request.revision
+    if request.records_only:
+        return SyncMode.RECORDS if behind > 0 else SyncMode.CURRENT
     if behind == 0:
         same = request.chain == tree.chain and not request.snapshot
         return SyncMode.CURRENT if same else SyncMode.SNAPSHOT
@@ -50,9 +52,7 @@ def sync_parts(
             each in bytes.
     """
     if mode is SyncMode.SNAPSHOT:
-        yield from _numbered(
-            [SyncPart(context_id=tree.context_id, head=tree.head, snapshot=piece) for piece in pieces(tree)]
-        )
+        yield from (part for part in snapshot_steps(tree) if part is not None)
         return
     batches: list[list[dict[str, Any]]] = [[]]
     weight = 0
@@ -62,9 +62,38 @@ def sync_parts(
             weight = 0
         batches[-1].append(record)
         weight += size_bytes
-    yield from _numbered(
-        [SyncPart(context_id=tree.context_id, head=tree.head, records=tuple(b)) for b in batches]
-    )
+    for index, batch in enumerate(batches):
+        yield SyncPart(
+            context_id=tree.context_id,
+            index=index,
+            last=index == len(batches) - 1,
+            head=tree.head,
+            records=tuple(batch),
+        )
+
+
+def snapshot_steps(tree: ContextTree) -> Iterator[SyncPart | None]:
+    """The parts of a whole snapshot, and None wherever one step is done and no part is ready.
+
+    The same for everybody who asks at this head. See `sexton.core.snapshot.steps`.
+    """
+    ready: SyncPart | None = None
+    for piece in steps(tree):
+        if piece is None:
+            yield None
+            continue
+        if ready is not None:
+            yield ready
+        index = 0 if ready is None else ready.index + 1
+        # Only the next piece, or that there is none, tells whether this is the last.
+        ready = SyncPart(context_id=tree.context_id, index=index, last=False, head=tree.head, snapshot=piece)
+    if ready is not None:
+        yield ready.model_copy(update={"last": True})
+
+
+def records_gone(tree: ContextTree, kept_from: int) -> SyncPart:
+    """The answer to who asks for records that the log does not keep any more."""
+    return SyncPart(context_id=tree.context_id, head=tree.head, kept_from=kept_from)
 
 
 def fetch_parts(answer: Answer, data: bytes, chunk_bytes: int = CHUNK_BYTES) -> Iterator[FetchPart]:
@@ -85,11 +114,6 @@ def error_part(context_id: str, error: SextonError) -> RpcError:
     """An error as the wire shows it. Values that are no JSON are left out."""
     fields = {name: shown for name, value in error.fields.items() if (shown := _shown(value)) is not None}
     return RpcError(context_id=context_id, code=error.code, message=error.message, fields=fields)
-
-
-def _numbered(parts: Sequence[SyncPart]) -> Iterator[SyncPart]:
-    for index, part in enumerate(parts):
-        yield part.model_copy(update={"index": index, "last": index == len(parts) - 1})
 
 
 def _shown(value: Any) -> Any:

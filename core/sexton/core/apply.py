@@ -16,6 +16,7 @@ from rpds import HashTrieMap
 
 from sexton.core import collection, life
 from sexton.core import hash as hashing
+from sexton.core.labels import shared
 from sexton.core.tree import Applied, ContextTree, Group, Node, Tombstone
 from sexton.schemas.codec import AnyRecord
 from sexton.schemas.commands import CommandKind
@@ -222,7 +223,7 @@ def _new_node(entry: SpanEntry, *, epoch: int, prev: str | None) -> Node:
         version=entry.version,
         content_hash=entry.content_hash,
         size_bytes=entry.size_bytes,
-        labels=entry.labels,
+        labels=shared(entry.labels),
         state=life.START,
         epoch=epoch,
         prev=prev,

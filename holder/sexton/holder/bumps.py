@@ -85,13 +85,18 @@ class Bumps:
         return self._follower.lineage != self._lineage
 
     async def _fetch(self) -> None:
-        """Gets the next records from the service; what it holds is bounded by a tail of the log."""
+        """Gets the next records from the service, which gives a bounded number of them at a time."""
         request = SyncRequest(
-            context_id=self._follower.context_id, revision=self._next - 1, chain=self._chain or ""
+            context_id=self._follower.context_id,
+            revision=self._next - 1,
+            chain=self._chain or "",
+            records_only=True,
         )
         parts = await self._follower.calls.sync(request)
-        if any(part.snapshot is not None for part in parts):
-            raise self._missed("behind")
+        if any(part.snapshot is not None or part.kept_from is not None for part in parts):
+            raise self._missed("behind", parts[0].kept_from)
+        if parts[0].head.revision < self._next:
+            raise self._missed("lineage")
         records = [decode_record(raw) for part in parts for raw in part.records]
         if [r.revision for r in records] != list(range(self._next, self._next + len(records))):
             raise MalformedMessage("the records of an answer to sync are not dense")
@@ -99,9 +104,11 @@ class Bumps:
             raise MalformedMessage("an answer to sync without the records it must hold")
         self._fetched = {record.revision: record for record in records}
 
-    def _missed(self, reason: Literal["behind", "lineage"]) -> BumpsMissed:
+    def _missed(self, reason: Literal["behind", "lineage"], kept_from: int | None = None) -> BumpsMissed:
+        begins = "" if kept_from is None else f"; the log begins at {kept_from}"
         return BumpsMissed(
-            f"record {self._next} of {self._follower.context_id} cannot be had any more: {reason}",
+            f"record {self._next} of {self._follower.context_id} cannot be had any more: {reason}{begins}",
             next_revision=self._next,
             reason=reason,
+            kept_from=kept_from,
         )

@@ -5,6 +5,7 @@ or late ends the try; the next one asks anew in a mailbox of its own, so that la
 cannot be mixed in. Errors of the service come back as what they were.
 """
 
+import asyncio
 from typing import Final, TypeVar
 
 from sexton import tracing
@@ -171,6 +172,8 @@ class Calls:
                     parts.append(part)
                 if len(parts) > MAX_PARTS:
                     raise PeerError(f"a reply of more than {MAX_PARTS} parts", verb=verb.value)
+                # Parts that are here already are taken without waiting, and to decode one takes its time.
+                await asyncio.sleep(0)
             return parts
 
     @staticmethod

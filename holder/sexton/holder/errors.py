@@ -12,9 +12,9 @@ class HolderClosed(CallerError):
 class BumpsMissed(TransientError):
     """A reader of bumps can no longer be given every record; none was skipped before this was raised.
 
-    `next_revision` is the first one that it did not get. `reason` is `behind` (it read too slowly, or began
-    too far back, and the service keeps no such tail) or `lineage` (the log was recreated or restored).
-    Read the state (`render`, `tree`) and start a new iteration.
+    `next_revision` is the first one that it did not get. `reason` is `behind` (the log does not keep it any
+    more; `kept_from` is the oldest revision that it has, if known) or `lineage` (the log was recreated, or
+    restored). Read the state (`render`, `tree`) and start a new iteration.
     """
 
     code = "bumps_missed"

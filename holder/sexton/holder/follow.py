@@ -10,10 +10,11 @@ than that, and nothing about later.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from sexton import tracing
 from sexton.core.lease import NEVER
+from sexton.core.snapshot import Restoration
 from sexton.core.tree import ContextTree
 from sexton.holder.calls import Calls
 from sexton.holder.clock import backoff, spread, until
@@ -36,7 +37,7 @@ from sexton.schemas.errors import (
     Unconfirmed,
     UnsupportedSchema,
 )
-from sexton.schemas.rpc import Head
+from sexton.schemas.rpc import Head, SyncPart
 
 
 class Follower:
@@ -256,8 +257,9 @@ class Follower:
         request, waited = self._replica.request(), self._replica.waiting()
         sent_at = self._clock.monotonic()
         parts = await self.calls.sync(request)
+        snapshot = await _restored(parts)
         try:
-            self._replica.answered(request, parts, waited)
+            self._replica.answered(request, parts, waited, snapshot)
         finally:
             self._notify()
         self._confirmed_at = sent_at
@@ -368,3 +370,16 @@ class Follower:
                 return await self._transport.follow(self.context_id, self._on_bump)
         except TimeoutError:
             raise Unavailable(f"no subscription to {self.context_id} within the time-out") from None
+
+
+async def _restored(parts: Sequence[SyncPart]) -> ContextTree | None:
+    """The tree of a snapshot, if the answer is one. A piece at a time: a long context takes a while.
+
+    Raises:
+        MalformedMessage: the pieces do not fit together.
+    """
+    restoration, pieces = Restoration(), [part.snapshot for part in parts if part.snapshot is not None]
+    for piece in pieces:
+        restoration.add(piece)
+        await asyncio.sleep(0)
+    return restoration.tree() if pieces else None

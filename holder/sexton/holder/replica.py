@@ -99,13 +99,20 @@ class Replica:
         """Revisions of bumps that wait for the ones before them."""
         return frozenset(self._early)
 
-    def answered(self, request: SyncRequest, parts: Sequence[SyncPart], waited: frozenset[int]) -> None:
+    def answered(
+        self,
+        request: SyncRequest,
+        parts: Sequence[SyncPart],
+        waited: frozenset[int],
+        snapshot: ContextTree | None = None,
+    ) -> None:
         """Takes the answer to `request`. Bumps may have been heard since it was sent.
 
         Args:
             request: as it was sent.
             parts: all parts of the answer.
             waited: `waiting()` when it was sent.
+            snapshot: what the pieces in the parts make up, if somebody has put them together already.
 
         Raises:
             LineageError: this history is not that of the log. Ask again, which asks for the whole context.
@@ -113,7 +120,7 @@ class Replica:
             MalformedMessage: the answer does not hold what it must.
         """
         try:
-            self._answered(request, parts)
+            self._answered(request, parts, snapshot)
         except LineageError:
             self._foreign()
             raise
@@ -123,20 +130,18 @@ class Replica:
         # What waited when the head was asked for and is not in the log was of another history, or invented.
         self._early = {r: record for r, record in self._early.items() if r not in waited}
 
-    def _answered(self, request: SyncRequest, parts: Sequence[SyncPart]) -> None:
+    def _answered(
+        self, request: SyncRequest, parts: Sequence[SyncPart], snapshot: ContextTree | None
+    ) -> None:
         head = parts[0].head
         if any(part.head != head for part in parts):
             raise MalformedMessage("the parts of an answer to sync name different heads")
         pieces = [part.snapshot for part in parts if part.snapshot is not None]
         if pieces:
-            snapshot = restore(pieces)
-            if (
-                len(pieces) != len(parts)
-                or snapshot.head != head
-                or snapshot.context_id != request.context_id
-            ):
+            whole = snapshot if snapshot is not None else restore(pieces)
+            if len(pieces) != len(parts) or whole.head != head or whole.context_id != request.context_id:
                 raise MalformedMessage("an answer to sync that is only half a snapshot")
-            self._consider(request, snapshot)
+            self._consider(request, whole)
         else:
             for record in [decode_record(raw) for part in parts for raw in part.records]:
                 if record.revision > self.tree.revision:

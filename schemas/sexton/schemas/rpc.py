@@ -65,6 +65,9 @@ class SyncRequest(Message):
     """The chain at that revision."""
     snapshot: Flag = False
     """Send a snapshot whatever the revision."""
+    records_only: Flag | None = None
+    """The records themselves are wanted, from the log if need be, and never a snapshot. An answer may hold
+    only the first of them: ask on from the last one. An older service may send a snapshot all the same."""
 
 
 class SnapshotSpan(SpanEntry):
@@ -127,6 +130,8 @@ class SyncPart(ReplyPart):
     records: Items[dict[str, Any]] = ()
     """Log records as they are in the log, in order; also of kinds that this reader may not know."""
     snapshot: Snapshot | None = None
+    kept_from: Ordinal | None = None
+    """With `records_only`, if the log has lost the first records asked for: the oldest revision it has."""
 
 
 class FetchRequest(Message):

@@ -37,6 +37,7 @@ from sexton.worker.fetch import Fetcher
 from sexton.worker.gauges import counted, pending
 from sexton.worker.health import Health
 from sexton.worker.health.probes import Probed
+from sexton.worker.history import History
 from sexton.worker.holdings import Holdings
 from sexton.worker.in_flight import InFlight
 from sexton.worker.leases import Leases
@@ -52,10 +53,12 @@ from sexton.worker.provision import (
 )
 from sexton.worker.rpc import RpcService
 from sexton.worker.settings import Settings
+from sexton.worker.snapshots import Snapshots
 from sexton.worker.stuck import StuckWatch
 from sexton.worker.subscriptions import Subscriptions
 from sexton.worker.summarise import SummariseStage
 from sexton.worker.sweeper import Sweeper
+from sexton.worker.sync import Sync
 from sexton.worker.timed_log import TimedLog
 from sexton.worker.verify import Verifier
 from sexton.worker.web.routes import Refresh
@@ -253,7 +256,9 @@ class Worker:
             max_command_bytes=settings.max_command_bytes,
         )
         leases = Leases(registry, self._contexts, longest_s=settings.lease_ttl_max_s, census=self._census)
-        self._rpc = RpcService(self._contexts, fetcher, cold, leases)
+        snapshots = Snapshots(max_bytes=settings.cached_snapshot_bytes, spawn=self._spawn)
+        sync = Sync(self._contexts, History(log_store), snapshots)
+        self._rpc = RpcService(sync, fetcher, cold, leases)
         collector = Collector(
             log_store,
             cold,

@@ -3,9 +3,13 @@
 A tree here may lag behind the log; it is never ahead of it and never wrong about what it has applied. A
 commit does not need it to be fresh, since the compare-and-swap notices; whoever needs the head asks for
 `refresh`. All of this may be dropped at any moment.
+
+What costs in proportion to a context (reading its log or its snapshot, and storing one) is done in steps,
+with a turn of the event loop after each.
 """
 
 import asyncio
+import hashlib
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
@@ -17,7 +21,7 @@ import structlog
 from pydantic_core import from_json
 
 from sexton.core.apply import apply
-from sexton.core.snapshot import dump, restore
+from sexton.core.snapshot import Restoration, steps
 from sexton.core.tree import ContextTree
 from sexton.schemas.codec import AnyRecord, decode, decode_record
 from sexton.schemas.errors import (
@@ -35,6 +39,12 @@ log: Final = structlog.get_logger("sexton.contexts")
 _TAIL_RECORDS: Final = 256
 _TAIL_BYTES: Final = 256 * 1024
 _SEQUENCE: Final = struct.Struct(">Q")
+_END: Final = b"end"
+"""The last line of a stored snapshot, whose pieces are a line each: one that was cut off lacks it."""
+_STEP_BYTES: Final = 16 * 1024
+"""Of records that are decoded and applied in one turn of the loop, unless a single one has more."""
+_SPANS_PER_RECORD: Final = 8
+"""A snapshot of a long context is stored less often: once for every so many of its spans, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,8 @@ class _Cached:
     known: Known
     tail: _Tail
     snapshot_revision: int
+    head_digest: bytes = b""
+    """Digest of the last record's stored bytes, if they were seen: to know it again without decoding it."""
     behind: bool = False
     """A broadcast was missed: the next use reads the log."""
 
@@ -186,23 +198,43 @@ class Contexts:
         """`base` brought to `head`. Raises `LineageError` if the log does not continue `base`."""
         tree, sequence, fresh = base.tree, base.sequence, list[tuple[int, bytes]]()
         if sequence < head.sequence:
+            step_bytes = 0
             try:
                 async for entry in self._log.read(tree.context_id, sequence, head.sequence):
                     record = decode_record(entry.data)
                     tree = apply(tree, record)
                     sequence = entry.sequence
                     fresh.append((record.revision, entry.data))
+                    step_bytes += len(entry.data)
+                    if step_bytes >= _STEP_BYTES:
+                        step_bytes = 0
+                        await asyncio.sleep(0)
             except BaseException:
                 # Whoever asked may have run out of time, or the log may have stopped answering. The next
                 # one goes on from here, or a long log could never be read at all.
                 if fresh:
                     self._keep(Known(tree, sequence), fresh, behind=True)
                 raise
-        elif decode_record(head.data).chain != tree.chain:
+        elif not self._is_seen(head, tree.context_id) and decode_record(head.data).chain != tree.chain:
             raise LineageError(f"the log of {tree.context_id} was recreated")
         known = Known(tree, sequence)
         self._keep(known, fresh)
+        self._note_seen(head, tree.context_id)
         return known
+
+    def _is_seen(self, head: Entry, context_id: str) -> bool:
+        """Whether this very record is the last one of the tree in memory."""
+        cached = self._cached.get(context_id)
+        return (
+            cached is not None
+            and cached.known.sequence == head.sequence
+            and cached.head_digest == _digest(head.data)
+        )
+
+    def _note_seen(self, head: Entry, context_id: str) -> None:
+        cached = self._cached.get(context_id)
+        if cached is not None and cached.known.sequence == head.sequence:
+            cached.head_digest = _digest(head.data)
 
     def _keep(self, known: Known, fresh: list[tuple[int, bytes]], *, behind: bool = False) -> None:
         """Keeps the newer of what is in memory and `known`; `behind` says that the log has more."""
@@ -212,9 +244,11 @@ class Contexts:
             cached = _Cached(known, _Tail(), known.tree.revision - len(fresh))
             self._cached[context_id] = cached
             self._spans += len(known.tree.nodes)
+            cached.head_digest = _digest(fresh[-1][1]) if fresh else b""
         elif known.sequence > cached.known.sequence:
             self._spans += len(known.tree.nodes) - len(cached.known.tree.nodes)
             cached.known = known
+            cached.head_digest = _digest(fresh[-1][1]) if fresh else b""
         else:
             if known.sequence == cached.known.sequence:
                 cached.behind = behind
@@ -227,7 +261,8 @@ class Contexts:
             len(self._cached) > self._max_contexts or self._spans > self._max_spans
         ):
             self._drop(next(iter(self._cached)))
-        if known.tree.revision - cached.snapshot_revision >= self._snapshot_every:
+        every = max(self._snapshot_every, len(known.tree.nodes) // _SPANS_PER_RECORD)
+        if known.tree.revision - cached.snapshot_revision >= every:
             self._start_snapshot(context_id, cached)
 
     def _drop(self, context_id: str) -> bool:
@@ -246,7 +281,7 @@ class Contexts:
 
     async def _store_snapshot(self, known: Known) -> None:
         try:
-            data = await asyncio.to_thread(_packed, known)
+            data = await packed(known)
             await self._hot.put_snapshot(known.tree.context_id, data)
         finally:
             self._snapshotting.discard(known.tree.context_id)
@@ -257,7 +292,7 @@ class Contexts:
             return None
         try:
             (sequence,) = _SEQUENCE.unpack_from(data)
-            tree = await asyncio.to_thread(_unpacked, data)
+            tree = await unpacked(data)
         except (struct.error, ValueError, PeerError) as e:
             log.warning("contexts.snapshot_unusable", context_id=context_id, reason=type(e).__name__)
             return None
@@ -267,9 +302,27 @@ class Contexts:
         return Known(tree, sequence)
 
 
-def _packed(known: Known) -> bytes:
-    return _SEQUENCE.pack(known.sequence) + dump(known.tree, with_events=True).wire()
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
-def _unpacked(data: bytes) -> ContextTree:
-    return restore([decode(Snapshot, data[_SEQUENCE.size :])])
+async def packed(known: Known) -> bytes:
+    """A snapshot with events as it is stored: a sequence, and a line for each piece."""
+    lines: list[bytes] = []
+    for piece in steps(known.tree, with_events=True):
+        if piece is not None:
+            lines.append(piece.wire())
+        await asyncio.sleep(0)
+    return _SEQUENCE.pack(known.sequence) + b"\n".join([*lines, _END])
+
+
+async def unpacked(data: bytes) -> ContextTree:
+    """The tree of a stored snapshot. Raises `ValueError` if it was cut off, and as `decode`."""
+    *lines, end = data[_SEQUENCE.size :].split(b"\n")
+    if end != _END:
+        raise ValueError("the stored snapshot has no end")
+    restoration = Restoration()
+    for line in lines:
+        restoration.add(decode(Snapshot, line))
+        await asyncio.sleep(0)
+    return restoration.tree()

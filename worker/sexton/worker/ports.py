@@ -3,7 +3,7 @@
 No foreign exception crosses a port: an outage is `Unavailable`, whatever library noticed it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -50,8 +50,13 @@ class Log(Protocol):
         """The last record, read from the leader; None if there is none. Raises `Unavailable`."""
         ...
 
-    def read(self, context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
-        """Records with `after` < sequence <= `upto`, in order. Raises `Unavailable`."""
+    def read(
+        self, context_id: str, after: int, upto: int, *, limit: int | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """Records with `after` < sequence <= `upto`, in order; the first `limit` of them, if that is given.
+
+        Raises `Unavailable`.
+        """
         ...
 
     def contexts(self) -> AsyncIterator[list[str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
@@ -72,6 +73,9 @@ async def run(program: Program) -> None:
     with _told(program, stop):
         try:
             async with exposed(program), program:
+                # What a start leaves behind stays to the end: no full collection need look at it again, and
+                # stop everything for as long as that takes.
+                gc.freeze()
                 await _first(stop, program.ended)
         except asyncio.CancelledError:
             if not stop.is_set():

@@ -4,7 +4,8 @@ An error ends the reply wherever it comes: it is a part of its own, and whoever 
 also after other parts.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
@@ -20,16 +21,23 @@ log: Final = structlog.get_logger("sexton.replies")
 
 Send = Callable[[bytes], Awaitable[None]]
 
+Parts = Iterable[ReplyPart] | AsyncIterator[bytes]
+"""The parts of one answer: as they are, or on the wire already."""
 
-async def reply(subject: str, send: Send, make: Callable[[str], Awaitable[Iterable[ReplyPart]]]) -> None:
+
+async def reply(subject: str, send: Send, make: Callable[[str], Awaitable[Parts]]) -> None:
     """Sends what `make` gives for the subject's context, part by part, or the error that it raises."""
     context_id = "unknown"
     verb = subject.rsplit(".", 1)[-1]
     try:
         context_id = subjects.context_of(subject)
         tracing.current().set(context_id=context_id)
-        for part in await make(context_id):
-            await send(_fitting(part, verb))
+        index = 0
+        async for data in _on_the_wire(await make(context_id)):
+            await send(_fitting(data, index, verb))
+            index += 1
+            # An answer may have hundreds of parts, and sending waits for nothing by itself.
+            await asyncio.sleep(0)
     except SextonError as e:
         tracing.current().set(error=e.code)
         await send(_error(context_id, e))
@@ -39,13 +47,21 @@ async def reply(subject: str, send: Send, make: Callable[[str], Awaitable[Iterab
         await send(_error(context_id, Unavailable(f"internal error: {type(e).__name__}")))
 
 
-def _fitting(part: ReplyPart, verb: str) -> bytes:
+async def _on_the_wire(parts: Parts) -> AsyncIterator[bytes]:
+    if isinstance(parts, AsyncIterator):
+        async for data in parts:
+            yield data
+    else:
+        for part in parts:
+            yield part.wire()
+
+
+def _fitting(data: bytes, index: int, verb: str) -> bytes:
     """The bytes of a part. Raises `PayloadTooLarge` if no message can hold them."""
-    data = part.wire()
     if len(data) > MAX_PAYLOAD_BYTES:
         log.error("replies.too_large", verb=verb, size_bytes=len(data))
         raise PayloadTooLarge(
-            f"part {part.index} of the answer to {verb} has {len(data)} bytes; a message has at most "
+            f"part {index} of the answer to {verb} has {len(data)} bytes; a message has at most "
             f"{MAX_PAYLOAD_BYTES}",
             limit=MAX_PAYLOAD_BYTES,
             actual=len(data),

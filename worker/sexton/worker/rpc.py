@@ -1,11 +1,10 @@
 """Answers to holders: `sync`, `fetch`, `put`. Requests and replies, no state of their own."""
 
-from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import structlog
 
-from sexton.core.answer import SyncMode, fetch_parts, sync_mode, sync_parts
+from sexton.core.answer import fetch_parts
 from sexton.core.lease_parts import lease_parts
 from sexton.schemas.codec import decode
 from sexton.schemas.errors import InvalidInput
@@ -14,15 +13,14 @@ from sexton.schemas.rpc import (
     FetchRequest,
     PutReply,
     PutRequest,
-    ReplyPart,
-    SyncPart,
     SyncRequest,
     Verb,
 )
-from sexton.worker.contexts import Contexts
 from sexton.worker.fetch import Fetcher
 from sexton.worker.leases import Leases
 from sexton.worker.ports import ColdStore
+from sexton.worker.replies import Parts
+from sexton.worker.sync import Sync
 from sexton.worker.texts import store_chunk
 
 log: Final = structlog.get_logger("sexton.rpc")
@@ -31,17 +29,17 @@ log: Final = structlog.get_logger("sexton.rpc")
 class RpcService:
     """Answers holders' requests."""
 
-    def __init__(self, contexts: Contexts, fetcher: Fetcher, cold: ColdStore, leases: Leases) -> None:
-        self._contexts = contexts
+    def __init__(self, sync: Sync, fetcher: Fetcher, cold: ColdStore, leases: Leases) -> None:
+        self._sync = sync
         self._fetcher = fetcher
         self._cold = cold
         self._leases = leases
 
-    async def parts(self, verb: Verb, context_id: str, data: bytes) -> Iterable[ReplyPart]:
+    async def parts(self, verb: Verb, context_id: str, data: bytes) -> Parts:
         """The parts of one answer. Raises the error that is to be the answer instead."""
         match verb:
             case Verb.SYNC:
-                return await self._sync(_same(context_id, decode(SyncRequest, data)))
+                return await self._sync.parts(_same(context_id, decode(SyncRequest, data)))
             case Verb.FETCH:
                 answer, found = await self._fetcher.fetch(_same(context_id, decode(FetchRequest, data)))
                 return fetch_parts(answer, found)
@@ -57,16 +55,6 @@ class RpcService:
                 return lease_parts(
                     await self._leases.heartbeat(_same(context_id, decode(HeartbeatRequest, data)))
                 )
-
-    async def _sync(self, request: SyncRequest) -> Iterable[SyncPart]:
-        known = await self._contexts.refresh(request.context_id)
-        mode = sync_mode(known.tree, request)
-        if mode is SyncMode.RECORDS:
-            records = self._contexts.tail(request.context_id, request.revision)
-            if records is not None:
-                return sync_parts(known.tree, mode, records)
-            mode = SyncMode.SNAPSHOT
-        return sync_parts(known.tree, mode)
 
 
 R = TypeVar("R", SyncRequest, FetchRequest, PutRequest, PinRequest, ReleaseRequest, HeartbeatRequest)

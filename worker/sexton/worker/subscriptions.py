@@ -1,6 +1,6 @@
 """What a worker subscribes to, and which part of it handles what arrives."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import nats.errors
@@ -12,13 +12,13 @@ from nats.aio.msg import Msg
 
 from sexton.schemas import subjects
 from sexton.schemas.ops import OpsVerb
-from sexton.schemas.rpc import ReplyPart, Verb
+from sexton.schemas.rpc import Verb
 from sexton.tracing import Tracer
 from sexton.worker.commands import CommandHandler
 from sexton.worker.ops import OpsService
 from sexton.worker.outbox import DEFERRED, reply_of
 from sexton.worker.provision import SUMMARISE_DURABLE, UNROUTED_DURABLE, partition_durable
-from sexton.worker.replies import reply
+from sexton.worker.replies import Parts, reply
 from sexton.worker.rpc import RpcService
 from sexton.worker.settings import Settings
 
@@ -126,7 +126,7 @@ class Subscriptions:
         with self._tracer.answer(verb, raw.headers):
             await self._reply(raw, lambda context_id: self._ops.parts(verb, context_id, raw.data))
 
-    async def _reply(self, raw: Msg, make: Callable[[str], Awaitable[Iterable[ReplyPart]]]) -> None:
+    async def _reply(self, raw: Msg, make: Callable[[str], Awaitable[Parts]]) -> None:
         if not subjects.is_reply(raw.reply):
             log.warning("worker.no_inbox", verb=raw.subject.rsplit(".", 1)[1])
             return

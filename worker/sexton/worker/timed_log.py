@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
 from sexton.worker import metrics
@@ -24,9 +24,11 @@ class TimedLog:
         """See `Log.head`."""
         return await self._log.head(context_id)
 
-    def read(self, context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
+    def read(
+        self, context_id: str, after: int, upto: int, *, limit: int | None = None
+    ) -> AsyncGenerator[Entry, None]:
         """See `Log.read`."""
-        return self._log.read(context_id, after, upto)
+        return self._log.read(context_id, after, upto, limit=limit)
 
     def contexts(self) -> AsyncIterator[list[str]]:
         """See `Log.contexts`."""

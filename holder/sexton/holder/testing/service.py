@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from sexton.core.answer import error_part, fetch_parts, sync_mode, sync_parts
+from sexton.core.answer import SyncMode, error_part, fetch_parts, records_gone, sync_mode, sync_parts
 from sexton.core.apply import apply
 from sexton.core.check import accept, check, diagnose
 from sexton.core.collection import Version, announce, call_off, condemn, finish
@@ -306,6 +306,9 @@ class MemoryService:
     def _sync(self, request: SyncRequest) -> Iterator[Message]:
         stored = self._stored(request.context_id)
         mode = sync_mode(stored.tree, request, self.tail_records)
+        kept_from = stored.tree.revision - self.tail_records + 1
+        if mode is SyncMode.RECORDS and request.revision + 1 < kept_from:
+            return iter([records_gone(stored.tree, kept_from)])
         tail = [
             (record.model_dump(mode="json", exclude_none=True), len(record.wire()))
             for record in stored.log[request.revision :]

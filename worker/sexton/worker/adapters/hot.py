@@ -1,5 +1,6 @@
 """Hot bytes and snapshots on Redis or Valkey. All of it may be lost at any moment."""
 
+import asyncio
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -69,7 +70,9 @@ class RedisHotStore:
 
     async def put_snapshot(self, context_id: str, data: bytes) -> None:
         """See `HotStore.put_snapshot`."""
-        key, packed = _snapshot_key(context_id), zlib.compress(data, _COMPRESSION)
+        # In a thread, here and below: it lets go of the interpreter while it works.
+        packed = await asyncio.to_thread(zlib.compress, data, _COMPRESSION)
+        key = _snapshot_key(context_id)
         await self._tried(lambda: cast("Awaitable[object]", self._redis.set(key, packed)), None)
 
     async def get_snapshot(self, context_id: str) -> bytes | None:
@@ -79,7 +82,7 @@ class RedisHotStore:
         if packed is None:
             return None
         try:
-            return zlib.decompress(packed)
+            return await asyncio.to_thread(zlib.decompress, packed)
         except zlib.error:
             log.warning("hot.snapshot_damaged", context_id=context_id)
             return None

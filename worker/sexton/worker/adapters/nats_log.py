@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Final
 
@@ -24,6 +25,8 @@ _WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 Both are also what a retry of a publish that did arrive gets, so neither says that it did not."""
 
 _BATCH: Final = 256
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Of one batch, unless a single record has more: what is read of a long log lies in memory at once."""
 _ENVELOPE_BYTES: Final = 4096
 """Headers count against the server's limit, and so does what is around a record in a reply to `sync`."""
 _STATUS: Final = "Status"
@@ -55,17 +58,20 @@ class NatsLog:
             raise _unavailable("log.head", e) from None
         return Entry(found.seq or 0, found.data or b"")
 
-    async def read(self, context_id: str, after: int, upto: int) -> AsyncIterator[Entry]:
+    async def read(
+        self, context_id: str, after: int, upto: int, *, limit: int | None = None
+    ) -> AsyncGenerator[Entry, None]:
         """See `Log.read`. Batches of direct gets: `upto` comes from the leader, so a lag is noticed."""
-        at = after
+        at, left = after, limit if limit is not None else sys.maxsize
         stalls = 0
-        while at < upto:
-            batch = await self._batch(context_id, at)
+        while at < upto and left:
+            batch = await self._batch(context_id, at, min(left, _BATCH))
             for entry in batch:
                 if entry.sequence > upto:
                     return
                 yield entry
                 at = entry.sequence
+            left -= len(batch)
             stalls = 0 if batch else stalls + 1
             if stalls >= _MAX_STALLS:
                 raise Unavailable(f"the log of {context_id} ends at {at}, its leader says {upto}")
@@ -122,8 +128,13 @@ class NatsLog:
             raise LostRaceError(context_id) from None
         return ack.seq
 
-    async def _batch(self, context_id: str, after: int) -> list[Entry]:
-        request = {"seq": after + 1, "next_by_subj": subjects.log(context_id), "batch": _BATCH}
+    async def _batch(self, context_id: str, after: int, most: int) -> list[Entry]:
+        request = {
+            "seq": after + 1,
+            "next_by_subj": subjects.log(context_id),
+            "batch": most,
+            "max_bytes": _BATCH_BYTES,
+        }
         inbox = self._client.new_inbox()
         entries: list[Entry] = []
         try:

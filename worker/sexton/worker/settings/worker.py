@@ -40,8 +40,10 @@ class WorkerSettings(BaseModel):
     """Trees kept in memory."""
     cached_spans: Annotated[int, Field(ge=1)] = 1_000_000
     """Spans kept in memory over all trees."""
+    cached_snapshot_bytes: Annotated[int, Field(ge=0)] = 64 * 1024 * 1024
+    """Answers for holders that need a whole context, kept in memory for the next ones that do."""
     snapshot_every: Annotated[int, Field(ge=1)] = 200
-    """Records between two snapshots of a context."""
+    """Records between two stored snapshots of a context; in a long one, as many as an eighth of its spans."""
     hot_ttl: timedelta = timedelta(hours=1)
     """How long new bytes stay in Redis."""
     hot_max_bytes: Annotated[int, Field(ge=0)] = 256 * 1024
