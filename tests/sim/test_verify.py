@@ -51,7 +51,7 @@ class Trees:
 @pytest.fixture
 async def cold(tmp_path: Path) -> ObjectColdStore:
     store = ObjectColdStore(open_store((tmp_path / "cold").as_uri()), 5.0)
-    for identity in (known.identity for known in kept(TREE).values()):
+    for identity in [known.identity for known in (await kept(TREE)).values()]:
         version = (identity.span_id, identity.version)
         await store.write(CONTEXT, Blob(*version, identity.content_hash, TEXTS[version]))
     return store
@@ -161,7 +161,8 @@ async def test_versions_are_walked_in_the_order_of_their_numbers(cold: ObjectCol
         append("fill", "a"),
         *(rewrite(f"r{i}", "l0:a", f"text {i}", base_version=i) for i in range(1, 12)),
     )
-    assert list(range(1, 13)) == [kept(tree)[name].identity.version for name in sorted(kept(tree))]
+    found = await kept(tree)
+    assert list(range(1, 13)) == [found[name].identity.version for name in sorted(found)]
 
 
 async def test_an_empty_context_has_nothing_to_verify(cold: ObjectColdStore) -> None:

@@ -286,6 +286,7 @@ class Worker:
             interval_s=settings.sweep_interval_s,
             lock_s=_SWEEP_LOCK_S,
             new_token=_new_id,
+            contexts=self._contexts,
             stuck=StuckWatch(
                 self._contexts, self._failures, after_s=settings.stuck_after_s, clock=time.monotonic
             ),

@@ -32,6 +32,7 @@ from sexton.schemas.errors import (
     UnsupportedSchema,
 )
 from sexton.schemas.rpc import Snapshot
+from sexton.worker.pace import Pace
 from sexton.worker.ports import Entry, HotStore, Log
 
 log: Final = structlog.get_logger("sexton.contexts")
@@ -164,6 +165,15 @@ class Contexts:
             return
         self._keep(Known(tree, sequence), [(record.revision, data)])
 
+    def holds(self, context_id: str) -> bool:
+        """Whether the tree is in memory."""
+        return context_id in self._cached
+
+    def cool(self, context_id: str) -> None:
+        """Makes a tree the first to go when there is no more room, unless it is used again before."""
+        if context_id in self._cached:
+            self._cached.move_to_end(context_id, last=False)
+
     def forget_all(self) -> None:
         """Drops all trees: after a reconnect, the log there may be another one."""
         self._cached.clear()
@@ -198,7 +208,7 @@ class Contexts:
         """`base` brought to `head`. Raises `LineageError` if the log does not continue `base`."""
         tree, sequence, fresh = base.tree, base.sequence, list[tuple[int, bytes]]()
         if sequence < head.sequence:
-            step_bytes = 0
+            step_bytes, pace = 0, Pace()
             try:
                 async for entry in self._log.read(tree.context_id, sequence, head.sequence):
                     record = decode_record(entry.data)
@@ -208,7 +218,7 @@ class Contexts:
                     step_bytes += len(entry.data)
                     if step_bytes >= _STEP_BYTES:
                         step_bytes = 0
-                        await asyncio.sleep(0)
+                        await pace.step_done()
             except BaseException:
                 # Whoever asked may have run out of time, or the log may have stopped answering. The next
                 # one goes on from here, or a long log could never be read at all.
@@ -309,10 +319,11 @@ def _digest(data: bytes) -> bytes:
 async def packed(known: Known) -> bytes:
     """A snapshot with events as it is stored: a sequence, and a line for each piece."""
     lines: list[bytes] = []
+    pace = Pace()
     for piece in steps(known.tree, with_events=True):
         if piece is not None:
             lines.append(piece.wire())
-        await asyncio.sleep(0)
+        await pace.step_done()
     return _SEQUENCE.pack(known.sequence) + b"\n".join([*lines, _END])
 
 
@@ -321,8 +332,8 @@ async def unpacked(data: bytes) -> ContextTree:
     *lines, end = data[_SEQUENCE.size :].split(b"\n")
     if end != _END:
         raise ValueError("the stored snapshot has no end")
-    restoration = Restoration()
+    restoration, pace = Restoration(), Pace()
     for line in lines:
         restoration.add(decode(Snapshot, line))
-        await asyncio.sleep(0)
+        await pace.step_done()
     return restoration.tree()

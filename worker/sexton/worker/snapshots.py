@@ -16,6 +16,7 @@ import structlog
 from sexton.core.answer import snapshot_steps
 from sexton.core.tree import ContextTree
 from sexton.schemas.errors import Unavailable
+from sexton.worker.pace import Pace
 
 log: Final = structlog.get_logger("sexton.snapshots")
 
@@ -95,10 +96,11 @@ class Snapshots:
         try:
             async with self._room:
                 snapshot.begun = True
+                pace = Pace()
                 for part in snapshot_steps(snapshot.tree):
                     if part is not None:
                         snapshot.add(part.wire())
-                    await asyncio.sleep(0)
+                    await pace.step_done()
                 whole = True
         finally:
             snapshot.end(whole=whole)

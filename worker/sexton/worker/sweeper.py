@@ -15,6 +15,7 @@ from sexton.schemas.errors import SextonError, Unavailable
 from sexton.worker import metrics
 from sexton.worker.census import TOMBSTONES, Tally
 from sexton.worker.collect import Collector
+from sexton.worker.contexts import Contexts
 from sexton.worker.orphans import OrphanSweep
 from sexton.worker.ports import Log, SweepIndex
 from sexton.worker.shards import ORPHAN_LANE, SHARDS
@@ -37,6 +38,7 @@ class Sweeper:
         interval_s: float,
         lock_s: float,
         new_token: Callable[[], str],
+        contexts: Contexts | None = None,
         stuck: StuckWatch | None = None,
         tally: Tally | None = None,
     ) -> None:
@@ -46,6 +48,7 @@ class Sweeper:
         self._interval_s = interval_s
         self._lock_s = lock_s
         self._token = new_token()
+        self._contexts = contexts
         self._stuck = stuck
         self._tally = tally
 
@@ -107,6 +110,7 @@ class Sweeper:
         """Gives the number of tombstones that stay where they are, as far as that is known."""
         # One context that cannot be swept must not keep the others from it.
         waiting, left = True, 0
+        held = self._contexts is None or self._contexts.holds(context_id)
         try:
             left = (await self._collector.sweep(context_id)).waiting
             waiting = left > 0
@@ -121,6 +125,9 @@ class Sweeper:
             await self._index.note([context_id])
         else:
             await self._index.drop(context_id)
+            if self._contexts is not None and not held:
+                # It was read for this alone. All contexts of a log must not push out those in use.
+                self._contexts.cool(context_id)
         return left
 
     async def _rebuild(self) -> None:

@@ -18,6 +18,7 @@ from sexton.schemas.span import Identity, SpanState
 from sexton.worker import metrics
 from sexton.worker.contexts import Contexts
 from sexton.worker.failures import BYTES, Failures, Unreported
+from sexton.worker.pace import Pace
 from sexton.worker.ports import ColdStore
 
 _PARALLEL: Final = 16
@@ -25,20 +26,29 @@ _PIECE_BYTES: Final = 64 * 1024 * 1024
 """Read at a time, unless a single version has more. Memory is bounded by this."""
 _ANSWER_BYTES: Final = 4 * _PIECE_BYTES
 """Read for one answer, so that whoever asked hears something in time."""
+_STEP_VERSIONS: Final = 1024
+"""Versions looked at in one go."""
 _CURRENT: Final = frozenset({SpanState.LIVE, SpanState.COVERED})
 _SUPERSEDED: Final = frozenset({SpanState.TOMBSTONE, SpanState.COLLECTING})
 _COMPONENT: Final = "worker.verify"
 
 
-def kept(tree: ContextTree) -> dict[str, Node | Tombstone]:
+async def kept(tree: ContextTree) -> dict[str, Node | Tombstone]:
     """Every version whose bytes must be there, by `span_id@version`: current, covered, and tombstones."""
+    found: dict[str, Node | Tombstone] = {}
+    pace = Pace()
     # A pruned span's bytes are its tombstone's.
-    nodes = (node for node in tree.nodes.values() if node.state in _CURRENT)
-    stones = (stone for stone in tree.tombstones.values() if stone.state in _SUPERSEDED)
-    return {
-        **{_name(node.span_id, node.version): node for node in nodes},
-        **{_name(stone.identity.span_id, stone.identity.version): stone for stone in stones},
-    }
+    for looked_at, node in enumerate(tree.nodes.values(), 1):
+        if node.state in _CURRENT:
+            found[_name(node.span_id, node.version)] = node
+        if looked_at % _STEP_VERSIONS == 0:
+            await pace.step_done()
+    for looked_at, stone in enumerate(tree.tombstones.values(), 1):
+        if stone.state in _SUPERSEDED:
+            found[_name(stone.identity.span_id, stone.identity.version)] = stone
+        if looked_at % _STEP_VERSIONS == 0:
+            await pace.step_done()
+    return found
 
 
 class Verifier:
@@ -57,7 +67,7 @@ class Verifier:
         # Asked for before the head is: what is open then is about versions that the tree knows.
         was_open = self._failures.open(request.context_id)
         known = await self._contexts.refresh(request.context_id)
-        versions = kept(known.tree)
+        versions = await kept(known.tree)
         rest = [name for name in versions if name > request.after]
         names = heapq.nsmallest(request.limit, rest)
         batch = next(_pieces([versions[name].identity for name in names], request.limit, _ANSWER_BYTES), [])
@@ -66,7 +76,7 @@ class Verifier:
             found = await asyncio.gather(*(self._damage(request.context_id, identity) for identity in piece))
             damaged += [damage for damage in found if damage is not None]
         if damaged:
-            now = kept((await self._contexts.refresh(request.context_id)).tree)
+            now = await kept((await self._contexts.refresh(request.context_id)).tree)
             damaged = [damage for damage in damaged if _name(damage.span_id, damage.version) in now]
         self._report(request.context_id, damaged)
         checked = {(i.span_id, i.version) for i in batch} - {(d.span_id, d.version) for d in damaged}
