@@ -42,12 +42,12 @@ async def test_a_stream_that_is_not_as_meant_is_an_error(
     own_nats: NatsServer, name: str, difference: str, change: dict[str, Any]
 ) -> None:
     """Each of these would lose a record, or an incident, silently."""
-    meant = next(stream for stream in failure_streams(1) if stream.name == name)
+    meant = next(stream for stream in failure_streams(Settings()) if stream.name == name)
     client = await nats.connect(own_nats.url)
     js = client.jetstream(timeout=5)
     await js.add_stream(meant.evolve(**change))
     with pytest.raises(ProvisionError, match=difference):
-        await ensure(js, failure_streams(1), ())
+        await ensure(js, failure_streams(Settings()), ())
     await client.close()
 
 

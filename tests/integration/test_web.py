@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sexton.schemas import subjects
 from sexton.worker import metrics
 from sexton.worker.app import Worker
 from sexton.worker.embedded import EmbeddedServers, NatsServer
@@ -83,7 +84,7 @@ async def test_a_lost_registry_is_told_without_its_address(own_servers: Embedded
     """The reason is a kind of error, not what the client says of it."""
     async with served(own_servers) as (_, url, _):
         await own_servers.valkey.kill()
-        assert re.fullmatch(r"registry\.ping: \w+", await until_unready(url, "registry"))
+        assert re.fullmatch(r"registry\.write: \w+", await until_unready(url, "registry"))
 
 
 async def test_a_lost_broker_makes_it_unready(own_servers: EmbeddedServers) -> None:
@@ -116,7 +117,42 @@ async def test_a_cold_store_that_does_not_answer(
     async with served(own_servers) as (_, url, _):
         (cold_folder(own_servers) / "health").write_text("in the way")
         reason = await until_unready(url, "cold_store")
-        assert re.fullmatch(r"cold\.head: \w+", reason)
+        assert re.fullmatch(r"cold\.head: \w+( \(Not a directory\))?", reason)
+
+
+async def test_a_cold_store_that_is_another_folder(own_servers: EmbeddedServers) -> None:
+    """Its disk was unmounted: what is below answers as well as ever."""
+    folder = cold_folder(own_servers)
+    async with served(own_servers) as (_, url, _):
+        folder.rename(folder.with_name("elsewhere"))
+        assert "is it mounted" in await until_unready(url, "cold_store")
+        folder.with_name("elsewhere").rename(folder)
+        await until_ready(url)
+
+
+async def test_a_log_that_is_not_there(own_servers: EmbeddedServers) -> None:
+    """Its stream was deleted: commands are pulled as well as ever, and none can be committed."""
+    async with served(own_servers) as (_, url, sender):
+        await sender.js.delete_stream(subjects.STREAM_LOG)
+        assert "the log stream does not exist" == await until_unready(url, "log")
+
+
+async def test_a_flood_of_dead_letters_leaves_the_log_its_room(tmp_path: Path) -> None:
+    """I7: whoever may publish anything must not fill the server; the oldest letters go."""
+    async with EmbeddedServers(tmp_path / "small") as servers:
+        await servers.nats.stop()
+        folder = servers.nats.data_dir / "jetstream"
+        servers.nats.extra_config = f'jetstream {{ store_dir: "{folder}", max_file_store: 16MB }}'
+        await servers.nats.start()
+        limits = {"dead_max_bytes": 2**20, "waiting_max_bytes": 4 * 2**20, "retry_delay_max_s": 0.1}
+        async with served(servers, **limits) as (_, url, sender):
+            for _ in range(10):
+                for _ in range(3):
+                    await sender.js.publish("sexton.cmd.ctx.append", b"{" + b"x" * 700_000)
+                await eventually(sender.waiting, until=lambda left: left == 0, within_s=30)
+            assert (await sender.js.stream_info(subjects.STREAM_DEAD)).state.bytes <= 2**20
+            assert 1 == (await sender.commit(append("e", "a"))).revision
+            await until_ready(url)
 
 
 async def test_a_refused_permission_makes_it_unready(own_servers: EmbeddedServers) -> None:

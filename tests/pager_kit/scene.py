@@ -133,7 +133,7 @@ async def scene(nats_url: str) -> AsyncIterator[Scene]:
     """The streams, made as a worker makes them, and a connection."""
     client = await nats.connect(nats_url)
     try:
-        await ensure(client.jetstream(timeout=10), failure_streams(1), ())
+        await ensure(client.jetstream(timeout=10), failure_streams(Settings()), ())
         yield Scene(client, nats_url)
     finally:
         await client.close()

@@ -196,7 +196,8 @@ class Worker:
         self._stack.push_async_callback(redis.aclose)
         self._stack.push_async_callback(lane_redis.aclose)
         self._stack.push_async_callback(hot_redis.aclose)
-        self._log = TimedLog(NatsLog(self._client, settings.io_timeout_s))
+        self._stream = NatsLog(self._client, settings.io_timeout_s)
+        self._log = TimedLog(self._stream)
         log_store: Log = self._log
         cold = self._cold
         registry: Registry = RedisRegistry(redis)
@@ -298,6 +299,7 @@ class Worker:
     def _add_checks(self, cold: ObjectColdStore) -> None:
         add_intake_checks(self.health, self.broker, [self._client], self.settings, subjects.STREAM_COMMANDS)
         self.health.add_live("background", self._background.check)
+        self.health.add_ready("log", Probed(self._stream.answers, time.monotonic))
         self.health.add_ready("registry", Probed(lambda: answers(self._redis), time.monotonic))
         self.health.add_ready("cold_store", Probed(cold.answers, time.monotonic))
 

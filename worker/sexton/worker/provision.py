@@ -58,9 +58,9 @@ def partition_durable(partition: int) -> str:
     return f"commands-{partition:03d}"
 
 
-def failure_streams(replicas: int) -> list[StreamConfig]:
+def failure_streams(settings: Settings) -> list[StreamConfig]:
     """The streams of what went wrong, as they are meant to be: what a pager needs."""
-    common = _common(replicas) | {"retention": RetentionPolicy.LIMITS, "max_age": FAILURES_KEPT_S}
+    common = _common(settings.replicas) | {"retention": RetentionPolicy.LIMITS, "max_age": FAILURES_KEPT_S}
     return [
         StreamConfig(
             name=subjects.STREAM_FAILURES,
@@ -72,7 +72,8 @@ def failure_streams(replicas: int) -> list[StreamConfig]:
             name=subjects.STREAM_DEAD,
             description="Messages that no worker could handle, as they came.",
             subjects=[subjects.DEAD_LETTERS],
-            **common,
+            # They hold what anybody may send. Bounded, or a flood of them would leave the log no room.
+            **common | {"max_bytes": settings.dead_max_bytes, "discard": DiscardPolicy.OLD},
         ),
         StreamConfig(
             name=subjects.STREAM_INCIDENTS,
@@ -111,6 +112,7 @@ def streams(settings: Settings, *, store_name: str | None = None) -> list[Stream
             ),
             retention=RetentionPolicy.WORK_QUEUE,
             max_msg_size=settings.max_command_bytes + _HEADER_ROOM_BYTES,
+            max_bytes=settings.waiting_max_bytes,
             **common,
         ),
         StreamConfig(
@@ -118,9 +120,10 @@ def streams(settings: Settings, *, store_name: str | None = None) -> list[Stream
             description="Compactions that wait for a summary.",
             subjects=[subjects.SUMMARISE],
             retention=RetentionPolicy.WORK_QUEUE,
+            max_bytes=settings.waiting_max_bytes,
             **common,
         ),
-        *failure_streams(settings.replicas),
+        *failure_streams(settings),
     ]
 
 
@@ -185,6 +188,7 @@ def stream_differences(meant: StreamConfig, found: StreamConfig) -> Differences:
         "discard": meant.discard,
         "max_age": meant.max_age or 0,
         "max_msgs_per_subject": meant.max_msgs_per_subject or _UNLIMITED,
+        "max_bytes": meant.max_bytes or _UNLIMITED,
         "deny_delete": bool(meant.deny_delete),
     }
     actual = {

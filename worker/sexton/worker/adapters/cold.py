@@ -38,7 +38,7 @@ _NAME: Final = "name"
 _REFUSAL_STANDS_S: Final = 60.0
 _OS_ERROR: Final = re.compile(r"\(os error ([0-9]{1,4})\)")
 _CONFIRMED_FOR_S: Final = 5.0
-"""How long a store is taken for the right one before it is asked again."""
+"""How long a store that is no folder is taken for the right one before it is asked again."""
 _PARALLEL_DELETES: Final = 16
 _CHUNK: Final = re.compile("sha256-[0-9a-f]{64}(/[^/]+)?/[0-9]+")
 _LAST: Final = re.compile("([0-9]+)-(sha256(?:-l[1-7])?)-([0-9a-f]{64})")
@@ -72,6 +72,8 @@ class ObjectColdStore:
         self._clock = clock
         self._expected: str | None = None
         self._confirmed_at = -math.inf
+        # A disk may be gone at the next moment, and asking it costs little; a bucket stays where it is.
+        self._confirmed_for_s = 0.0 if isinstance(store, LocalStore) else _CONFIRMED_FOR_S
         self._refused: str | None = None
         """Why the last write failed, if it did."""
         self._refused_at = -math.inf
@@ -114,12 +116,13 @@ class ObjectColdStore:
         """
         if self._refused is not None and self._clock() - self._refused_at < _REFUSAL_STANDS_S:
             raise Unavailable(self._refused, operation="cold.write")
+        await self.confirm()
         with suppress(_MissingError):
             await self._within("cold.head", obstore.head_async(self._store, "health/none"))
 
     async def write(self, context_id: str, blob: Blob) -> None:
         """See `ColdStore.write`."""
-        if self._clock() - self._confirmed_at > _CONFIRMED_FOR_S:
+        if self._clock() - self._confirmed_at > self._confirmed_for_s:
             # A folder whose disk is not mounted takes bytes too, and hides them once it is.
             await self.confirm()
         key = _blob_key(context_id, blob.span_id, blob.version, blob.content_hash)

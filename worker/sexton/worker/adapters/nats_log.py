@@ -3,7 +3,8 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -41,10 +42,31 @@ class NatsLog:
     connection is away would arrive long after its caller gave up.
     """
 
-    def __init__(self, client: Client, timeout_s: float) -> None:
+    def __init__(
+        self, client: Client, timeout_s: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._js = client.jetstream(timeout=timeout_s)
+        self._clock = clock
+        self._refused: tuple[str, float] | None = None
+        """Why the stream took no record, and when, if that was the last answer."""
+
+    async def answers(self) -> None:
+        """Returns if the stream is there, and took the record that it was last given.
+
+        Raises:
+            Unavailable: it is not there, has no leader, does not answer, or refused a record a moment ago, as
+                a full server does.
+        """
+        if self._refused is not None and self._clock() - self._refused[1] < _REFUSAL_STANDS_S:
+            raise Unavailable(self._refused[0], stream=subjects.STREAM_LOG)
+        try:
+            await self._js.stream_info(subjects.STREAM_LOG)
+        except nats.js.errors.NotFoundError:
+            raise Unavailable("the log stream does not exist", stream=subjects.STREAM_LOG) from None
+        except _OUTAGES as e:
+            raise _unavailable("log.info", e) from None
 
     async def head(self, context_id: str) -> Entry | None:
         """See `Log.head`. A leader read: a direct get may be answered by a follower that lags."""
@@ -122,10 +144,13 @@ class NatsLog:
         except nats.js.errors.APIError as e:
             if e.err_code in _WRONG_SEQUENCE or e.err_code is None:
                 raise LostRaceError(context_id) from None
-            raise _unavailable("log.append", e) from None
+            error = _unavailable("log.append", e)
+            self._refused = error.message, self._clock()
+            raise error from None
         except _OUTAGES:
             # It may be stored, on its way, or lost: only the head of the log can say.
             raise LostRaceError(context_id) from None
+        self._refused = None
         return ack.seq
 
     async def _batch(self, context_id: str, after: int, most: int) -> list[Entry]:
@@ -154,6 +179,7 @@ class NatsLog:
 
 
 _STREAM_NOT_FOUND: Final = 10059
+_REFUSAL_STANDS_S: Final = 60.0
 _MAX_STALLS: Final = 5
 _STALL_S: Final = 0.05
 _OUTAGES: Final = (nats.errors.Error, asyncio.TimeoutError, OSError)

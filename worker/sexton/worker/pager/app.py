@@ -258,7 +258,7 @@ class Pager:
         self._provisioning.again()
 
     async def _provision(self) -> None:
-        await ensure(self._js(), failure_streams(self.settings.replicas), consumers(self.settings))
+        await ensure(self._js(), failure_streams(self.settings), consumers(self.settings))
 
     def _js(self) -> Any:
         return self._client.jetstream(timeout=self.settings.io_timeout_s)

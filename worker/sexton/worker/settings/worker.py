@@ -19,6 +19,12 @@ class WorkerSettings(BaseModel):
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies of each stream."""
 
+    waiting_max_bytes: Annotated[int, Field(ge=2**20)] = 512 * 2**20
+    """What may wait in the command stream, and as much in the one for summaries. When it is full, commands
+    are refused at once; without a bound a flood would leave the log no room. Fixed when a stream is made."""
+    dead_max_bytes: Annotated[int, Field(ge=2**20)] = 256 * 2**20
+    """Dead letters that are kept; the oldest go first. Fixed when the stream is made; the same for pagers."""
+
     ack_wait_s: Annotated[float, Field(gt=0.3, le=3600)] = 5.0
     """A worker that says nothing for this long has lost its message to another."""
     max_deliveries: Annotated[int, Field(ge=1)] = 50

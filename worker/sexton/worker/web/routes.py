@@ -57,6 +57,8 @@ def _metrics(health: Health, refresh: Sequence[Refresh]) -> Any:
         await asyncio.gather(*(bring_up_to_date() for bring_up_to_date in refresh))
         report = await asked
         metrics.READY.set(report.ok)
+        # Of what is not asked now, there is no answer: the old one would stand.
+        metrics.CHECK_OK.clear()
         for name, check in report.checks.items():
             metrics.CHECK_OK.labels(name).set(check.ok)
         encode, content_type = choose_encoder(_header(scope, b"accept"))
