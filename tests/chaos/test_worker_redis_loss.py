@@ -149,8 +149,8 @@ async def test_a_snapshot_outlives_its_worker(own_servers: EmbeddedServers) -> N
         log: Any = worker._log._log
         original = log._batch
 
-        async def batch(context_id: str, after: int) -> Any:
-            entries = await original(context_id, after)
+        async def batch(context_id: str, after: int, most: int) -> Any:
+            entries = await original(context_id, after, most)
             read.extend(entry.sequence for entry in entries)
             return entries
 
