@@ -384,6 +384,26 @@ async def only_the_last_operation_takes_back(bench: Bench) -> None:
 
 
 @case
+async def a_holder_that_does_not_agree_is_named(bench: Bench) -> None:
+    """I5: collection waits for it, so an operator must see which one it is."""
+    good, bad = Client(bench, "good"), Client(bench, "bad")
+    for holder in (good, bad):
+        await holder.register()
+    await bench.elapse(50)
+    await good.beat()
+    bad.claims = {A: PinCost.CHEAP}
+    assert (await bad.beat()).announce
+
+    async def agreed_ms_ago() -> dict[str, int | None]:
+        return {h.holder_id: h.agreed_ms_ago for h in await bench.registry.holders(bench.context_id)}
+
+    found = await agreed_ms_ago()
+    assert found["good"] is not None
+    assert found["bad"] is not None
+    assert found["good"] + 50 <= found["bad"]
+
+
+@case
 async def a_heartbeat_with_another_set_is_told_to_announce(bench: Bench) -> None:
     """Whichever side has more, and if only a cost differs."""
     holder = Client(bench)

@@ -151,7 +151,7 @@ class MemoryRegistry:
             self._state(context_id).marks.pop(version, None)
 
     async def holders(self, context_id: str) -> list[LeaseInfo]:
-        now_ms = self._now_ms()
+        now_ms, state = self._now_ms(), self._state(context_id)
         return [
             LeaseInfo(
                 holder_id=holder_id,
@@ -159,8 +159,11 @@ class MemoryRegistry:
                 expires_in_ms=holder.ends_ms - now_ms,
                 beat_ms_ago=max(0, now_ms - holder.beat_ms),
                 pins=len(holder.held),
+                agreed_ms_ago=max(0, now_ms - holder.agreed_ms)
+                if holder.agreed_in == state.generation
+                else None,
             )
-            for holder_id, holder in self._state(context_id).holders.items()
+            for holder_id, holder in state.holders.items()
             if holder.ends_ms is not None
         ]
 

@@ -136,6 +136,9 @@ class LeaseInfo(Part):
     """Until the lease ends, by the registry's clock; negative if it has."""
     beat_ms_ago: Count
     pins: Count
+    agreed_ms_ago: Count | None = None
+    """Since its last heartbeat that claimed the pins known here, as this generation of the registry counts;
+    None if there was none. Nothing that was marked after it is collected while the lease is good."""
 
 
 class PinInfo(Pin):

@@ -323,13 +323,15 @@ function ops.unmark(a)
   return {'ok'}
 end
 
--- nothing: all holders
+-- nothing: all holders; of each, last, how long ago it agreed with this generation, -1 if it never has
 function ops.holders(_)
-  local found = {}
+  local found, token = {}, generation()
   for _, h in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
-    local known = redis.call('HMGET', holder_key(h), 'incarnation', 'beat')
+    local known = redis.call('HMGET', holder_key(h), 'incarnation', 'beat', 'agreed', 'agreed_in')
+    local agreed = known[4] == token and tonumber(known[3])
     found[#found + 1] = {h, known[1] or '0', tostring(tonumber(redis.call('ZSCORE', leases, h)) - now),
-      tostring(now - tonumber(known[2] or now)), tostring(redis.call('HLEN', held_key(h)))}
+      tostring(now - tonumber(known[2] or now)), tostring(redis.call('HLEN', held_key(h))),
+      agreed and tostring(math.max(0, now - agreed)) or '-1'}
   end
   return found
 end

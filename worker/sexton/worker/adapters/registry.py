@@ -132,8 +132,9 @@ class RedisRegistry:
                 expires_in_ms=int(expires),
                 beat_ms_ago=max(0, int(beat)),
                 pins=int(pins),
+                agreed_ms_ago=int(agreed) if int(agreed) >= 0 else None,
             )
-            for holder, incarnation, expires, beat, pins in await self._call(context_id, "holders")
+            for holder, incarnation, expires, beat, pins, agreed in await self._call(context_id, "holders")
         ]
 
     async def held(self, context_id: str) -> list[PinInfo]:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sexton.schemas.errors import LeafCorrupt, LeafLost
 from sexton.schemas.ids import token
-from sexton.schemas.leases import PinInfo
+from sexton.schemas.leases import LeaseInfo, PinInfo
 from sexton.schemas.ops import (
     Damage,
     HoldersPart,
@@ -32,7 +32,7 @@ _WAITS: Final = {
     "call_off": "was announced, and is held after all: the next sweep calls it off",
     "mark": "free; the next sweep marks it",
     "wait_hold_back": "free; the registry is young, and holders that it lost may still count on their leases",
-    "wait_quiet": "free; waits until it has been so for the quiet time and every live holder was heard from",
+    "wait_quiet": "free; waits for the quiet time, and until every live holder was heard from: see `holders`",
     "announce": "free; the next sweep collects it",
     "finish": "condemned; the next sweep deletes what is left of it",
     _COLLECTED: "collected",
@@ -52,9 +52,20 @@ async def holders(client: Client) -> None:
             continue
         left = f"ends in {_time(lease.expires_in_ms)}" if lease.expires_in_ms > 0 else "has run out"
         heard = f"heard {_time(lease.beat_ms_ago)} ago"
-        client.out.line(f"{lease.holder_id:<32} {lease.pins:>5} pins  lease {left}, {heard}")
+        client.out.line(f"{lease.holder_id:<32} {lease.pins:>5} pins  lease {left}, {heard}{_doubt(lease)}")
     if not leases:
         _say_none(client, "nobody has a lease")
+
+
+def _doubt(lease: LeaseInfo) -> str:
+    """What is odd about a live holder: collection waits for it."""
+    agreed = lease.agreed_ms_ago
+    if lease.expires_in_ms <= 0 or (agreed is not None and agreed <= lease.beat_ms_ago):
+        return ""
+    since = "never" if agreed is None else f"last {_time(agreed)} ago"
+    return (
+        f"; it claims other pins than are known here, and agreed {since}: nothing is collected until it does"
+    )
 
 
 async def pins(client: Client) -> None:
