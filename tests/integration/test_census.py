@@ -96,10 +96,13 @@ async def test_what_waits_is_shown(own_servers: EmbeddedServers, monkeypatch: py
         for number in range(3):
             await sender.publish(append(f"e{number}", "content"))
         gauge = metrics.PENDING.labels(subjects.STREAM_COMMANDS)
-        assert (3.0,) == await shown(worker, gauge)
+        oldest = metrics.OLDEST_PENDING_SECONDS.labels(subjects.STREAM_COMMANDS)
+        waiting, age_s = await shown(worker, gauge, oldest)
+        assert 3.0 == waiting
+        assert age_s > 0
         go_on.set()
         await sender.until_idle()
-        assert (0.0,) == await shown(worker, gauge)
+        assert (0.0, 0.0) == await shown(worker, gauge, oldest)
 
 
 async def test_a_commit_and_its_bump_are_measured(own_servers: EmbeddedServers) -> None:

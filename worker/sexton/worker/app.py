@@ -204,7 +204,7 @@ class Worker:
         index: SweepIndex = RedisSweepIndex(redis)
         tally = RedisTally(redis)
         self._census = Census(RedisSweepIndex(redis, "leases"), registry, tally, new_token=_new_id)
-        self.refresh += [counted(tally), pending(self._js, _QUEUES)]
+        self.refresh += [counted(tally), pending(self._client, _QUEUES)]
         hot: HotStore = RedisHotStore(hot_redis, settings.hot_ttl, settings.hot_max_bytes)
         self._contexts = Contexts(
             log_store,

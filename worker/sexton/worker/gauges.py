@@ -7,7 +7,7 @@ from math import nan
 from typing import Final
 
 import structlog
-from nats.js import JetStreamContext
+from nats.aio.client import Client
 from prometheus_client import Gauge
 
 from sexton.core.incidents import settled
@@ -15,7 +15,7 @@ from sexton.schemas.errors import SextonError
 from sexton.schemas.failure import FailureKind
 from sexton.schemas.incidents import Incident, IncidentStatus
 from sexton.worker import census, metrics
-from sexton.worker.adapters.nats_stream import OUTAGES, unavailable
+from sexton.worker.adapters.nats_stream import waiting_in
 from sexton.worker.census import Tally
 
 log: Final = structlog.get_logger("sexton.gauges")
@@ -68,19 +68,21 @@ def counted(tally: Tally) -> Asked:
     return Asked(tally.totals, _COUNTED)
 
 
-def pending(js: Callable[[], JetStreamContext], streams: Sequence[str]) -> Asked:
-    """What is left to do in work queues: what a work queue holds is not finished."""
+def pending(client: Client, streams: Sequence[str]) -> Asked:
+    """What is left to do in work queues, and since when: what a work queue holds is not finished."""
 
     async def ask() -> Mapping[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for stream in streams:
-            try:
-                found[stream] = float((await js().stream_info(stream)).state.messages)
-            except OUTAGES as e:
-                raise unavailable(stream, e) from None
+            waiting = await waiting_in(client, stream, WITHIN_S)
+            found |= {stream: float(waiting.messages), f"{stream} oldest": waiting.oldest_s}
         return found
 
-    return Asked(ask, {stream: metrics.PENDING.labels(stream) for stream in streams})
+    return Asked(
+        ask,
+        {stream: metrics.PENDING.labels(stream) for stream in streams}
+        | {f"{stream} oldest": metrics.OLDEST_PENDING_SECONDS.labels(stream) for stream in streams},
+    )
 
 
 def incidents(

@@ -69,6 +69,13 @@ PENDING: Final = Gauge(
     registry=REGISTRY,
 )
 
+OLDEST_PENDING_SECONDS: Final = Gauge(
+    "sexton_oldest_pending_seconds",
+    "Age of the oldest message of a work queue that is not finished; 0 if there is none.",
+    ["stream"],
+    registry=REGISTRY,
+)
+
 # --- fetches -----------------------------------------------------------------------------------------
 
 FETCHES: Final = Counter(

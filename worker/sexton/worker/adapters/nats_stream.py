@@ -1,12 +1,15 @@
 """Reading streams other than the log: all that is behind a sequence, and where the end is."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -26,6 +29,34 @@ async def last_sequence(js: JetStreamContext, stream: str) -> int:
         return (await js.stream_info(stream)).state.last_seq
     except OUTAGES as e:
         raise unavailable(stream, e) from None
+
+
+class Waiting(NamedTuple):
+    """What a stream holds."""
+
+    messages: int
+    oldest_s: float
+    """Age of its oldest message, on the server's clock; 0 if there is none."""
+
+
+async def waiting_in(client: Client, stream: str, timeout_s: float) -> Waiting:
+    """How many messages a stream holds, and since when. Raises `Unavailable`.
+
+    Both times are in the server's answer; nats-py leaves them out.
+    """
+    try:
+        reply = await client.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=timeout_s)
+        answer = json.loads(reply.data)
+        state = answer["state"]
+        if not state["messages"]:
+            return Waiting(0, 0.0)
+        age = datetime.fromisoformat(answer["ts"]) - datetime.fromisoformat(state["first_ts"])
+    except OUTAGES as e:
+        raise unavailable(stream, e) from None
+    except (ValueError, KeyError) as e:
+        # An error of the API has no state.
+        raise unavailable(stream, e) from None
+    return Waiting(state["messages"], max(0.0, age.total_seconds()))
 
 
 async def read_stream(
