@@ -44,9 +44,9 @@ def add_intake_checks(
         if not asked:
             return Check.failed("nothing is pulled yet")
         others = f", and of {len(silent) - 1} more" if len(silent) > 1 else ""
-        return Check.failed(
-            f"no pull of {silent[0].name}{others} was answered for {settings.ready_pull_s:g} s"
-        )
+        ever = any(lane.unanswered_s() is not None for lane in silent)
+        since = f"for {settings.ready_pull_s:g} s" if ever else "yet"
+        return Check.failed(f"no pull of {silent[0].name}{others} was answered {since}")
 
     def moving() -> Check:
         still = [lane for lane in _lanes(broker) if lane.still_s() > _STILL_S]
