@@ -1,6 +1,6 @@
 """The contract of the registry: the same cases in memory, on Valkey and, where there is one, on Redis."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
@@ -16,7 +16,6 @@ from tests.sim.registry_bench import (
     Client,
     MemoryBench,
     ServerBench,
-    connected,
     holders_of,
     look,
 )
@@ -42,13 +41,6 @@ async def test_on_a_server(run: Case, redis: Redis) -> None:
     """So does the script, on the server's clock."""
     async with deadline(30, run.__name__):
         await run(ServerBench(redis))
-
-
-@pytest.fixture
-async def redis(any_redis_url: str) -> AsyncIterator[Redis]:
-    redis = connected(any_redis_url)
-    yield redis
-    await redis.aclose()
 
 
 # --- leases ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The contract of the notes of changes: the same cases in memory, on Valkey and, where it is, on Redis."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Final
 
@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from sexton.core.registry import CHANGING_MS
 from sexton.schemas.leases import PinCost
-from tests.sim.registry_bench import A, B, Bench, C, Client, MemoryBench, ServerBench, connected, look
+from tests.sim.registry_bench import A, B, Bench, C, Client, MemoryBench, ServerBench, look
 from tests.support.waiting import deadline
 from tests.worker_kit.notes import brief_notes
 
@@ -41,13 +41,6 @@ async def test_on_a_server(run: Case, redis: Redis, monkeypatch: pytest.MonkeyPa
         brief_notes(BRIEF_MS, monkeypatch.setattr)
     async with deadline(30, run.__name__):
         await run(ServerBench(redis))
-
-
-@pytest.fixture
-async def redis(any_redis_url: str) -> AsyncIterator[Redis]:
-    redis = connected(any_redis_url)
-    yield redis
-    await redis.aclose()
 
 
 def test_the_script_knows_the_same_limit() -> None:

@@ -1,7 +1,7 @@
 """The contract of the sweep index: the same cases in memory, on Valkey and, where there is one, on Redis."""
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
@@ -33,13 +33,6 @@ async def test_on_a_server(run: Case, redis: Redis) -> None:
     """So does the one on a server."""
     async with deadline(30, run.__name__):
         await run(ServerBench(redis))
-
-
-@pytest.fixture
-async def redis(any_redis_url: str) -> AsyncIterator[Redis]:
-    redis = connected(any_redis_url)
-    yield redis
-    await redis.aclose()
 
 
 def names(count: int, shard: int = 3) -> list[str]:

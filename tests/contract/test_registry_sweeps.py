@@ -1,7 +1,7 @@
 """The contract of the registry, as a sweep sees it: marks, quiet, generations. In memory and on servers."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
@@ -45,13 +45,6 @@ async def test_on_a_server(run: Case, redis: Redis) -> None:
     """So does the script, on the server's clock."""
     async with deadline(30, run.__name__):
         await run(ServerBench(redis))
-
-
-@pytest.fixture
-async def redis(any_redis_url: str) -> AsyncIterator[Redis]:
-    redis = connected(any_redis_url)
-    yield redis
-    await redis.aclose()
 
 
 # --- what a sweep sees -------------------------------------------------------------------------------------
